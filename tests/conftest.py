@@ -9,7 +9,7 @@ operating system does with a real disk is for tests that ask for `on_disk`, and 
 And none may hang the run. A test that takes too long fails (`timeout` in pyproject.toml). Should it, or what cleans up
 after it, hang even so, or a thread outlive the last test, the process prints every thread's stack and ends.
 
-`make test` deals the tests out to several worker processes: see tests/support/dealing.py.
+`make test` distributes the tests over several worker processes: see `Distribution`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,38 @@ import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import thread as executors
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from penstock.storage import disk
 from tests.support.dose import NIGHTLY
+
+SPARK = PurePosixPath("tests/spark")
+OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
+TOGETHER = ("test_tidy.py",)  # they share what takes longer than they do
+LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py")  # begun early, or at the end all would wait for one of them
+
+
+class Distribution(LoadScopeScheduling):  # type: ignore[misc] # it publishes no types
+    """How tests are distributed over worker processes (`pytest --numprocesses`): tests of one scope stay together.
+
+    Those with a Spark share it, so they go together to one worker, and first, because that takes longest. Those that
+    start Spark in processes of their own go one after the other to another worker: more of them at once would only be
+    in each other's way. Any other test goes by itself to whoever is free.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePosixPath(nodeid.partition("::")[0])
+        if path.name in OWN_SPARK:
+            return "own Spark"
+        if path.name in TOGETHER:
+            return path.name
+        return "Spark" if SPARK in path.parents else nodeid
+
 
 settings.register_profile("ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -83,14 +107,14 @@ def is_worker(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    from tests.support.dealing import Dealing
+    from tests.conftest import Distribution
 
-    return Dealing(config, log)
+    return Distribution(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if is_worker(config):
-        from tests.support.dealing import LONG
+        from tests.conftest import LONG
 
         items.sort(key=lambda item: item.path.name not in LONG)
 

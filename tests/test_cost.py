@@ -22,7 +22,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.requests import Producer
 from penstock.shard.shard import Shard
-from tests.support.inside import session_of
+from tests.support.embedded_session import session_of
 
 # Calls per 1,000 messages: (in memory, in a file with durability os).
 CEILINGS: dict[str, tuple[int, int]] = {

@@ -21,7 +21,7 @@ from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.life import LIFE, TICK
 from tests.support.operations import run_operation
-from tests.support.portrait import portrait
+from tests.support.state_snapshot import portrait
 
 Log = dict[tuple[str, int, str], list[Any]]
 

@@ -17,7 +17,7 @@ import pytest
 
 from penstock import errors, limits
 from penstock.model import Outcome, QueueOptions
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

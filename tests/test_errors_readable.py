@@ -11,7 +11,7 @@ from penstock.model import suggestion
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import read_push
 from penstock.wire.json_reader import Reader
-from tests.support.steps import StepLimit
+from tests.support.step_counts import StepLimit
 
 HUGE = 2 << 20
 

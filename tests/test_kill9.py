@@ -14,7 +14,7 @@ from penstock.embedded import BlockingSession, Session
 from penstock.model import Message, MessageId
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
-from tests.support.inside import session_of
+from tests.support.embedded_session import session_of
 from tests.support.killed import QUEUE
 
 ROOT = Path(__file__).parent.parent

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from penstock.embedded import Session
-from tests.support import crowd
-from tests.support.crowd import Crowd
+from tests.support import client_load
+from tests.support.broker_restarts import Restarting
+from tests.support.client_load import Crowd
 from tests.support.dose import dose
 from tests.support.recorded import Record, attempts_have_causes, problems
-from tests.support.restarting import Restarting
 
 KILLS, STOPS = dose(ci=5, nightly=8), dose(ci=3, nightly=4)  # on one directory
 ROUNDS = dose(ci=1, nightly=125)
@@ -29,7 +29,7 @@ def test_what_clients_were_told_holds_over_kill_9(tmp_path, seed):
     with Restarting(tmp_path, rng) as broker:
         record = run(broker, rng, broker.kill, KILLS)
 
-    assert problems(record.history, crowd.one_result) == []
+    assert problems(record.history, client_load.one_result) == []
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
@@ -41,7 +41,7 @@ def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, see
         assert broker.stop() == 0
 
     assert set(codes) == {0}
-    assert problems(record.history, crowd.one_result, attempts_have_causes) == []
+    assert problems(record.history, client_load.one_result, attempts_have_causes) == []
     assert [line for line in broker.served.logs() if line["level"] not in ("info", "debug")] == []
     checkpointed = json.loads((tmp_path / "data/checkpoints/manifest.json").read_text())["sequence"]
     session = Session(tmp_path / "data", background=False)
@@ -51,8 +51,8 @@ def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, see
 
 def run(broker: Restarting, rng: random.Random, end: Callable[[], object], times: int) -> Record:
     """Let the crowd work; end the broker at random moments; see what is left."""
-    record = crowd.record()
-    crowd.prepare(broker.url)
+    record = client_load.record()
+    client_load.prepare(broker.url)
     people = Crowd(broker, record)
     people.start()
     for _ in range(times):
@@ -63,5 +63,5 @@ def run(broker: Restarting, rng: random.Random, end: Callable[[], object], times
     people.stop()
     end()
     broker.start()
-    crowd.drain(broker.url, record)
+    client_load.drain(broker.url, record)
     return record

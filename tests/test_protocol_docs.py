@@ -14,7 +14,7 @@ from penstock.broker.events import CHANGES
 from penstock.wire import json_protocols
 from penstock.wire.errors import CLASSES, grpc_status
 from tests.server import test_grpc, test_websocket
-from tests.support.serving import on_uvloop
+from tests.support.broker_loop import on_uvloop
 
 ROOT = Path(__file__).parent.parent
 GRPC = (ROOT / "docs" / "grpc.md").read_text(encoding="utf-8")

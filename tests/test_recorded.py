@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.history import UNKNOWN, Got, History, Place, Row, Settle
-from tests.support.crowd import RESULTS, one_result
+from tests.support.client_load import RESULTS, one_result
 from tests.support.recorded import Record, attempts_have_causes, problems, sent
 
 A, B = Place("jobs", "0", 0), Place("jobs", "0", 1)

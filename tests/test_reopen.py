@@ -21,9 +21,9 @@ from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
 from tests.support.life import LIFE, TICK
+from tests.support.lock_turns import take_turns
 from tests.support.operations import run_operation
-from tests.support.portrait import drained, portrait
-from tests.support.turns import take_turns
+from tests.support.state_snapshot import drained, portrait
 
 STOPS = ["clean", "kill", "power"]
 

@@ -29,7 +29,19 @@ FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
-BASE = {"errors", "limits", "forks", "clock", "model", "model_tasks", "cron", "version", "units", "seals"}
+BASE = {
+    "errors",
+    "limits",
+    "forks",
+    "clock",
+    "model",
+    "model_audit",
+    "model_tasks",
+    "cron",
+    "version",
+    "units",
+    "seals",
+}
 FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
 SHARD = {"shard", "task_index"}
@@ -47,6 +59,7 @@ LAYERS: dict[str, set[str]] = {
     "clock": {"errors", "limits"},
     "model": {"errors", "limits"},
     "batch": BASE,
+    "model_audit": {"errors"},
     "seals": {"errors"},
     "model_tasks": {"errors", "limits", "model"},
     "cron": {"errors", "limits", "model"},

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.embedded import delays, depth, leasing, opening, partitions, priorities, pushing, syncing
+from bench.embedded import delays, depth, leasing, opening, partitions, pushing
 from bench.measure import Row, Scale
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "push_many os": pushing.many_os,
     "push_many fsync": pushing.many_fsync,
     "push one os": pushing.one_os,
-    "push one fsync": syncing.one_fsync,
+    "push one fsync": pushing.one_fsync,
     "lease tail": leasing.from_the_tail,
     "lease sealed": leasing.from_segments,
     "lease one": leasing.one_at_a_time,
-    "priorities": priorities.five_at_random,
+    "priorities": leasing.five_priorities,
     "delayed rate": delays.rate,
     "delayed memory": delays.memory_of_a_million,
     "delayed year": delays.memory_of_a_year,

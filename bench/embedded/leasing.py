@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import cycle, islice
 from typing import Any
 
 import penstock
@@ -18,7 +19,7 @@ RAW_CUTS = "cutting a blob, touching each"
 
 
 def fill(queue: penstock.Queue, batches: Iterable[Any]) -> None:
-    """Push them all. Every push builds its batch anew, so nothing is shared with another or parsed before."""
+    """Push them all. Every push builds a new batch, so nothing is shared with another or parsed before."""
     for batch in batches:
         queue.push_many(batch)
 
@@ -51,7 +52,7 @@ def rate_of_cuts(count: int) -> float:
 
 
 def from_the_tail(scale: Scale) -> list[Row]:
-    """Filled anew before each round, so that what is leased has not been sealed yet."""
+    """Filled again before each round, so that what is leased has not been sealed yet."""
     count = scale(200)
     with directory() as place, penstock.open(place, durability="os") as ps:
         queue = ps.queue("mail")
@@ -97,3 +98,21 @@ def one_at_a_time(scale: Scale) -> list[Row]:
         )
         file.close()
     return [Row("lease(1), touch, ack, os", value, "msg/s", limit, "two pwrites of a small frame", 40_000)]
+
+
+def five_priorities(scale: Scale) -> list[Row]:
+    """A million waiting, priorities at random; every round leases a tenth of them and pushes as many again."""
+    waiting, count = scale(1_000_000) // BATCH, scale(100)
+    with directory() as place, penstock.open(place, durability="os") as ps:
+        queue = ps.queue("mail")
+        source = cycle(workload.prioritised())
+        fill(queue, islice(source, waiting))
+
+        def measure() -> float:
+            rate = rate_of_leases(queue, count)
+            fill(queue, islice(source, count))
+            return rate
+
+        value, limit = interleaved(measure, lambda: rate_of_cuts(count))
+    what = "five priorities, 1 M waiting, lease(1000), touch, ack"
+    return [Row(what, value, "msg/s", limit, RAW_CUTS, 250_000)]

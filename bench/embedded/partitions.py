@@ -25,7 +25,7 @@ def names(partitions: int, messages: int) -> list[str]:
 
 
 def fill(queue: penstock.Queue, partitions: int, messages: int) -> None:
-    """Push so many messages, spread over so many partitions."""
+    """Push messages, spread over partitions."""
     payloads = workload.lists()[0]
     chosen = names(partitions, messages)
     for start in range(0, messages, BATCH):
@@ -71,7 +71,7 @@ def rates(scale: Scale) -> list[Row]:
 
 
 def opened(stack: ExitStack, path: Path, partitions: int, messages: int) -> Callable[[int, int], tuple[float, float]]:
-    """A measurement of leasing from so many partitions."""
+    """A measurement of leasing from some partitions."""
     ps = stack.enter_context(penstock.open(path, durability="os"))
     queue = ps.create_queue("mail", partitions="named")
     fill(queue, partitions, messages)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.measure import Row, Scale
-from bench.tasks import draining, many, starting, submitting
+from bench.tasks import draining, many, submitting
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "async": draining.on_the_loop,
     "threads": draining.in_threads,
     "submit": submitting.singles,
     "submit batches": submitting.batches,
-    "start": starting.latency,
+    "start": submitting.latency,
     "memory": many.memory,
     "page": many.page,
 }

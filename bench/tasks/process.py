@@ -32,7 +32,7 @@ def worker(served: Running, marks: Marks, *options: str) -> Iterator[subprocess.
 
 
 def wait_for(marks: Marks, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Until so many runs were noted."""
+    """Wait until `count` runs were noted."""
     while len(marks) < count:
         if process.poll() is not None:
             raise RuntimeError(f"the worker ended with {process.returncode} after {len(marks)} of {count} tasks")

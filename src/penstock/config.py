@@ -22,12 +22,19 @@ from penstock.model import Durability, is_mode, suggestion
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Tls = Literal["off", "on", "proxy"]
+TlsClient = Literal["optional", "required"]
+TlsMinimum = Literal["1.3", "1.2"]
 
 FILE_NAME: Final = "penstock.toml"
 ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
 # Read by the test suite and by clients, not by the broker.
 ENVIRONMENT_FOREIGN: Final = frozenset(
-    f"PENSTOCK_{name}" for name in ("CONFIG", "URL", "TOKEN", "CONTEXT", "CONTEXTS", "DOSE")
+    f"PENSTOCK_{name}"
+    for name in (
+        *("CONFIG", "URL", "TOKEN", "CONTEXT", "CONTEXTS", "DOSE"),
+        *("TLS_CA", "TLS_CLIENT_CERTIFICATE", "TLS_CLIENT_KEY"),
+    )
 )
 
 
@@ -49,11 +56,28 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    tls: Tls = "off"
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_client: TlsClient = "optional"
+    tls_minimum: TlsMinimum = "1.3"
+    plaintext: bool = False
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
     drain_seconds: float = 10.0
     profile: bool = False
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether the broker itself speaks TLS on its ports."""
+        return self.tls == "on" or bool(self.tls_certificate)
+
+    @property
+    def is_seen_with_tls(self) -> bool:
+        """Whether clients connect with TLS: to the broker, or to a proxy before it."""
+        return self.speaks_tls or self.tls == "proxy"
 
 
 NAMES: Final = Settings.__struct_fields__
@@ -75,6 +99,13 @@ EXPECTED: Final = {
     "hosts": "names of this broker such as 'queue.example.org', without a port",
     "trusted_proxies": "addresses or networks such as '10.0.0.7' or '10.0.0.0/8'",
     "cors_origins": "origins such as 'https://example.org', or '*'",
+    "tls": "'off', 'on', or 'proxy' when a proxy before the broker speaks TLS",
+    "tls_certificate": "the path of a certificate in PEM, with those that lead to its authority",
+    "tls_key": "the path of the certificate's key in PEM",
+    "tls_client_ca": "the path of the authority's certificates in PEM that sign those of clients",
+    "tls_client": "'optional' or 'required'",
+    "tls_minimum": "'1.3' or '1.2'",
+    "plaintext": "true or false",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "connections_max": "a number from 1 to 1000000",
@@ -96,6 +127,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 _TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_PATHS: Final = frozenset({"data", "host", "tls_certificate", "tls_key", "tls_client_ca"})
 _LISTS: Final = {  # what each part of a list must look like
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
@@ -179,7 +211,7 @@ def _of_text(name: str, text: str) -> Any:
     text = text.strip()
     if name in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
-    if name == "profile":
+    if _TYPES[name] is bool:
         return _TRUTHS.get(text.lower(), text)
     if name in _RANGES:
         return _number(text)
@@ -205,7 +237,7 @@ def _checked(setting: SourcedValue) -> Any:
         converted = msgspec.convert(value, _TYPES[name])
     except msgspec.ValidationError:
         converted = None
-    if converted is None or isinstance(value, bool) != (name == "profile") or not _is_valid(name, converted):
+    if converted is None or isinstance(value, bool) != (_TYPES[name] is bool) or not _is_valid(name, converted):
         raise ValueError(f"{source}: {name} must be {EXPECTED[name]}, not {value!r}")
     return converted
 
@@ -219,7 +251,7 @@ def _is_valid(name: str, value: Any) -> bool:
         return all(_LISTS[name].fullmatch(part) and is_network(part) for part in value)
     if name == "data_mode":
         return is_mode(value)
-    if name in {"data", "host"}:
+    if name in _PATHS:
         return bool(value.strip()) and "\0" not in value
     return True
 
@@ -244,3 +276,22 @@ def _clashes(settings: Settings) -> Iterator[str]:
             if port in used:
                 yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
             used.setdefault(port, name)
+    yield from _tls_clashes(settings)
+
+
+def _tls_clashes(settings: Settings) -> Iterator[str]:
+    if settings.tls == "proxy":
+        if not settings.trusted_proxies:
+            yield "tls is 'proxy', but trusted_proxies is empty: name the address of the proxy there"
+        if settings.tls_certificate:
+            yield "tls is 'proxy', but tls_certificate is set: with tls = 'on' the proxy connects to the broker by TLS"
+    elif settings.speaks_tls:
+        missing = [name for name in ("tls_certificate", "tls_key") if not getattr(settings, name)]
+        if missing:
+            yield f"TLS needs {' and '.join(missing)} too; 'penstock tls init' makes both files"
+    else:
+        useless = [name for name in ("tls_key", "tls_client_ca") if getattr(settings, name)]
+        if useless:
+            yield f"{' and '.join(useless)}: of no use without tls_certificate"
+    if settings.tls_client == "required" and not settings.tls_client_ca:
+        yield "tls_client is 'required', but tls_client_ca is not set: nobody could connect"

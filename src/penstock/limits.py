@@ -114,6 +114,10 @@ pinned_files_max: Final = 100_000  # of one pin
 seal_bytes_max: Final = 128 * MIB
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
+audit_retention_seconds: Final = 366 * 86_400.0
+audit_retention_bytes: Final = GIB
+audit_retention_seconds_min: Final = 86_400.0  # no change of options may empty the audit log
+audit_retention_bytes_min: Final = 16 * MIB
 
 # Requests of a broker, and what waits on the way to a peer that does not read.
 outbox_bytes_max: Final = 1 * MIB

@@ -19,6 +19,8 @@ from penstock import limits
 from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
 
 DLQ_SUFFIX: Final = ".dlq"
+RESERVED_PREFIX: Final = "penstock."  # of queues that belong to the broker
+AUDIT_QUEUE: Final = "penstock.audit"  # who did what; only the broker writes it
 SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth
 DEFAULT_GROUP: Final = "default"
 ARCHIVE_GROUP: Final = "archive"  # its progress says how far a queue is archived

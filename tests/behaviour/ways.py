@@ -145,10 +145,10 @@ class SealingSession(Session):
     def transact(self, *call: Any) -> Any:
         return self._sealed(super().transact, *call)
 
-    def run(self, operation: ops.Operation[Any], client: str = "") -> Any:
+    def run(self, operation: ops.Operation[Any], *call: Any) -> Any:
         if isinstance(operation, ops.SubmitTasks | ops.FinishTasks):
-            return self._sealed(super().run, operation, client)
-        return super().run(operation, client)
+            return self._sealed(super().run, operation, *call)
+        return super().run(operation, *call)
 
     def _sealed(self, call: Callable[..., Any], *arguments: Any) -> Any:
         pushed = self._pushed()

@@ -23,8 +23,8 @@ from penstock.errors import (
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.operations import run_operation
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 ACK = validation.settling(Outcome.ACKED)
 NACK = validation.settling(Outcome.RETRIED, 0)

@@ -14,7 +14,7 @@ from penstock.model import to_datetime
 from penstock.server.outbox import Outbox
 from penstock.server.websocket import conversation
 from penstock.wire.json_messages import encode
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 
 
 class Ear:

@@ -20,8 +20,8 @@ from penstock.server.tcp import start_tcp
 from penstock.wire import requests
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Type
-from tests.support.served import Caller
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
+from tests.support.broker_process import Caller
 
 ACK = validation.settling(Outcome.ACKED)
 STALE = Receipt("full", "0", 0, 1, 77)

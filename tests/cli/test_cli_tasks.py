@@ -10,7 +10,7 @@ from penstock import operations as ops
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import finish as task_finish
 from penstock.worker.command import load_app
 from tests.cli.test_cli_queues import lines
 from tests.support.operations import confirm, run_operation
@@ -240,7 +240,7 @@ def test_the_command_line_shows_attempts_that_were_lost(ps, run):
     assert "attempts lost" not in run("tasks", "show", task_id).out
     leased(ps, "mail")
     shard = ps.session.session.shard
-    shard.confirm(shard_tasks.expire_consumer(shard, "w-1"))
+    shard.confirm(task_finish.expire_consumer(shard, "w-1"))
 
     assert run("tasks", "show", task_id, "--json").json["attempts_lost"] == 1
     assert re.search(r"attempts lost +1 of 10", run("tasks", "show", task_id).out)

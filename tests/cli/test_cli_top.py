@@ -19,7 +19,7 @@ from rich.console import Console
 from penstock import units
 from penstock.cli import bench, human, top
 from penstock.cli.top import Row, Sampler, counted, ordered
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
 
 NOW = datetime(2030, 1, 31, 12, 0, 0, tzinfo=UTC)
 PATIENCE_SECONDS = 100.0

@@ -16,7 +16,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
 from tests.support.brokers import BrokerThread
-from tests.support.inside import session_of
+from tests.support.embedded_session import session_of
 from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging

@@ -15,9 +15,9 @@ from penstock.batch import encode_one
 from penstock.embedded import Session
 from penstock.remote.asynchronous import AsyncSession
 from penstock.requests import LeaseRequest
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 HELD_SECONDS = 3600.0  # what is kept is not back before the test ends

@@ -22,9 +22,9 @@ from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
 from tests.client.test_aio import on_a_loop
+from tests.support.broker_restarts import held_port
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
-from tests.support.restarting import held_port
 
 SECONDS = 60  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
 BEATS = 60  # per session: a machine that stands still for a moment costs nobody a session of a second or more

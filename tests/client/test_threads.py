@@ -19,7 +19,7 @@ from penstock.client._sync.delivery import Leased
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Closed, LeaseLost, QueueNotFound
-from tests.support.inside import session_of
+from tests.support.embedded_session import session_of
 from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging

@@ -20,7 +20,7 @@ from tests.support.forgetful import ForgetfulDisk
 from tests.support.machine import QueueMachine
 from tests.support.model import TICK
 from tests.support.operations import run_operation
-from tests.support.steps import limit_steps
+from tests.support.step_counts import limit_steps
 
 DOSE = settings(
     max_examples=dose(60, 500),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,15 +16,46 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.delivery.phases import AFTER, EVENTS, MOVES, Phase
+from penstock.delivery.entries import Span
+from penstock.delivery.phases import AFTER, EVENTS, MOVES, Event, Phase
+from penstock.delivery.progress import Progress
 from penstock.embedded import BlockingSession, Session
 from penstock.model import MessageId, Outcome
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import changes
 from tests.support.dose import NIGHTLY, dose
 from tests.support.life import LIFE
 from tests.support.machine import QueueMachine
-from tests.support.moves import legal_moves
-from tests.support.tasking import Rig, task
+from tests.support.task_rig import Rig, task
+
+Move = tuple[Phase, Event]
+
+
+@contextmanager
+def legal_moves() -> Iterator[Counter[Move]]:
+    """Look each move up in `MOVES`; yields how often each was made. What is settled already may be named again."""
+    made: Counter[Move] = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "mark_leased", _watched(Progress.mark_leased, made, lambda *_: "lease"))
+        patch.setattr(Progress, "become_ready", _watched(Progress.become_ready, made, lambda *_: "due"))
+        patch.setattr(Progress, "revive", _watched(Progress.revive, made, lambda *_: "revive"))
+        patch.setattr(Progress, "settle", _watched(Progress.settle, made, lambda outcome, _: Outcome(outcome)))
+        yield made
+
+
+def _watched(method: Any, made: Counter[Move], event_of: Callable[..., Event]) -> Any:
+    def watched(progress: Progress, span: Span | Iterable[int], *rest: Any) -> Any:
+        offsets = span.offset_array().tolist() if isinstance(span, Span) else list(span)
+        event = event_of(*rest)
+        moves = [(Phase(progress.state_of(offset)), event) for offset in offsets]
+        result = method(progress, span, *rest)
+        for offset, move in zip(offsets, moves, strict=True):
+            is_settled = move[0] == Phase.SETTLED and isinstance(event, Outcome)
+            assert progress.state_of(offset) == (Phase.SETTLED if is_settled else MOVES[move]), move
+        made.update(moves)
+        return result
+
+    return watched
+
 
 GLOSSARY = Path(__file__).parent.parent.parent / "docs" / "glossary.md"
 DOSE = settings(
@@ -81,7 +116,7 @@ def test_a_cancelled_run_of_a_task_keeps_to_the_table():
         rig.submit(task("a"))
         (run,) = rig.lease()
         receipt = run.receipt
-        shard_tasks.cancel(rig.shard, MessageId(receipt.queue, receipt.partition, receipt.offset), run.task_id)
+        changes.cancel(rig.shard, MessageId(receipt.queue, receipt.partition, receipt.offset), run.task_id)
     assert (Phase.LEASED, Outcome.CANCELLED) in made
 
 

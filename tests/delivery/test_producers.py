@@ -24,7 +24,7 @@ from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOpera
 from penstock.shard.checkpoints import Checkpointer
 from tests.support.dose import dose
 from tests.support.operations import run_operation
-from tests.support.producing import HOW, ME, System
+from tests.support.producers import HOW, ME, System
 
 DAY = 86_400
 

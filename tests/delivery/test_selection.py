@@ -32,7 +32,7 @@ from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.operations import keep_house
-from tests.support.steps import limit_steps
+from tests.support.step_counts import limit_steps
 
 DOSE = settings(
     max_examples=dose(120, 2_000),

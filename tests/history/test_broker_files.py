@@ -17,10 +17,10 @@ from penstock.embedded import Session
 from penstock.errors import StorageError, Unavailable
 from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
+from tests.support.broker_restarts import held_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import NoPause
+from tests.support.cut_proxy import NoPause
 from tests.support.operations import push_bytes, run_operation
-from tests.support.restarting import held_port
 
 
 @pytest.fixture

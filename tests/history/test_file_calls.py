@@ -18,7 +18,7 @@ from penstock.remote.settings import settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause
 from tests.support.operations import push_bytes, run_operation
 
 HOSTILE = [

@@ -9,7 +9,7 @@ import httpx
 from examples.fastapi.service import lifespan, service
 from examples.fastapi.tasks import app
 from penstock.worker import Worker
-from tests.support.serving import on_uvloop
+from tests.support.broker_loop import on_uvloop
 
 UNKNOWN = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"
 

@@ -30,10 +30,10 @@ from penstock.remote import linger
 from penstock.remote.settings import addresses
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
+from tests.support.broker_restarts import hold_a_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import NoPause
+from tests.support.cut_proxy import NoPause, close_server
 from tests.support.operations import push_bytes, run_operation
-from tests.support.restarting import hold_a_port
 
 SECONDS = 60
 
@@ -72,7 +72,8 @@ class Script:
         self._answers = answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
         self.url = f"penstock://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _serve(self) -> None:
@@ -87,8 +88,7 @@ class Script:
                 return
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
-            each.close()
+        close_server(self._listener, self._thread, self._open)
 
 
 WELCOME = frame(Type.OK, 1, encode(Welcome(2, "script", 1 << 20)))

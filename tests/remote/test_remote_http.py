@@ -38,10 +38,10 @@ from penstock.wire.answers import PLACE
 from penstock.wire.errors import ErrorReply
 from penstock.wire.frames import HEAD, MEDIA_TYPE, PROTOCOL_VERSION, Splitter, Type, frame
 from penstock.wire.requests import Welcome, encode
+from tests.support.broker_restarts import held_port, hold_a_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause, close_server
 from tests.support.operations import run_operation
-from tests.support.restarting import held_port, hold_a_port
 
 SECONDS = 60
 
@@ -106,7 +106,8 @@ class Script:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.heard: list[bytes] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _serve(self) -> None:
@@ -134,8 +135,7 @@ class Script:
         return head + b"\r\n\r\n" + body
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
-            each.close()
+        close_server(self._listener, self._thread, self._open)
 
 
 @pytest.fixture

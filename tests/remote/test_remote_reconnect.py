@@ -12,10 +12,10 @@ from penstock import aio
 from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, ProducerFenced, Unavailable
+from tests.support.broker_restarts import held_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause
 from tests.support.operations import push_bytes, run_operation
-from tests.support.restarting import held_port
 
 SECONDS = 60
 # Cut after so many bytes: before, within and behind the greeting (27 up, 25 down or so) and the push behind it.

@@ -31,7 +31,7 @@ from penstock.wire.errors import to_reply
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
 from tests.support.operations import push_bytes, run_operation
 

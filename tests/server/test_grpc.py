@@ -17,8 +17,8 @@ from penstock.batch import Batch
 from penstock.errors import NotAuthorised
 from penstock.server.grpc import start_grpc
 from penstock.server.grpc.generated import queues_pb2
+from tests.support.broker_loop import broker_on, on_uvloop, until
 from tests.support.grpc_stub import Stub
-from tests.support.serving import broker_on, on_uvloop, until
 
 pb: Any = queues_pb2
 

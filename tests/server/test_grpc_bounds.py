@@ -16,8 +16,8 @@ from penstock.server.grpc.generated import queues_pb2, tasks_pb2
 from penstock.server.grpc.values import COUNTS_MAX
 from tests.server.test_grpc import refused
 from tests.server.test_grpc_tasks import tasking
+from tests.support.broker_loop import broker_on, on_uvloop
 from tests.support.grpc_stub import Stub
-from tests.support.serving import broker_on, on_uvloop
 
 pb: Any = tasks_pb2
 COUNTED_ELSEWHERE = {"PushRequest", "SettleRequest", "ExtendRequest"}  # see `check_count` and `_check_count`

@@ -17,7 +17,7 @@ from penstock.server.grpc.generated import queues_pb2
 from penstock.server.grpc.messages import batch_of
 from protos import compile as protos
 from tests.server.test_grpc import serving
-from tests.support.serving import on_uvloop
+from tests.support.broker_loop import on_uvloop
 from tests.test_cost import calls
 
 pb: Any = queues_pb2

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.server.grpc.generated import queues_pb2
 from tests.server.test_grpc import serving
-from tests.support.serving import on_uvloop, until
+from tests.support.broker_loop import on_uvloop, until
 
 pb: Any = queues_pb2
 

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import NotAuthorised
 from penstock.server.grpc.generated import tasks_pb2
 from tests.server.test_grpc import refused, serving
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.grpc_stub import Stub
-from tests.support.serving import on_uvloop, until
 
 pb: Any = tasks_pb2
 ID = "0190f3a2-7b1c-7c00-8000-0123456789ab"

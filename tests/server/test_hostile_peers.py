@@ -19,7 +19,7 @@ from penstock.errors import Unavailable
 from penstock.wire.answers import decode_leased
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Type, frame
 from penstock.wire.requests import Hello, Lease, encode, encode_push_one
-from tests.support.served import PATIENCE_SECONDS, QUIET, Caller, Served
+from tests.support.broker_process import PATIENCE_SECONDS, QUIET, Caller, Served
 
 SLOW_CONSUMERS = 50
 PAYLOAD_BYTES = 1 << 18

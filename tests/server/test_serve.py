@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.wire.frames import Type
 from penstock.wire.requests import encode_push_one
-from tests.support.served import PATIENCE_SECONDS, QUIET, Caller, Served
+from tests.support.broker_process import PATIENCE_SECONDS, QUIET, Caller, Served
 
 
 def run(folder: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:

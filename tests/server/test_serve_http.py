@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.wire.frames import Type
 from penstock.wire.requests import encode_push_one
-from tests.support.served import PATIENCE_SECONDS, Caller, Served
+from tests.support.broker_process import PATIENCE_SECONDS, Caller, Served
 
 HTTP = ("--http-port", "0", "--grpc-port", "off")
 

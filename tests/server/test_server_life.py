@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,8 +21,8 @@ from penstock.errors import BadSettings, DirectoryInUse, OutcomeUnknown
 from penstock.server import serve as serving
 from penstock.server.serve import Address, check_ports
 from penstock.telemetry import Meter
+from tests.support.broker_process import Caller
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.served import Caller
 
 
 def settings(folder: Path, **changes: object) -> Settings:
@@ -106,11 +107,22 @@ def test_all_ports_are_looked_at_before_anything_is_opened(tmp_path):
         check_ports(settings(tmp_path, host="no-such-host.invalid"))
 
 
-def test_addresses_are_ones_that_can_be_connected_to():
+def test_addresses_are_ones_that_can_be_connected_to(monkeypatch):
+    cards = {
+        "lo": [SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")],
+        "eth0": [
+            SimpleNamespace(family=socket.AF_INET6, address="fe80::1%eth0"),
+            SimpleNamespace(family=socket.AF_INET, address="10.1.2.3"),
+        ],
+    }
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: cards)
+
     assert Address("tcp", "127.0.0.1", 7710).url == "penstock://127.0.0.1:7710"
-    assert Address("http", "0.0.0.0", 7711).url == "http://127.0.0.1:7711"
     assert Address("http", "::1", 7711).url == "http://[::1]:7711"
-    assert Address("grpc", "::", 7712).url == "[::1]:7712"
+    assert Address("tcp", "127.0.0.1", 7710, tls=True).url == "penstocks://127.0.0.1:7710"
+    assert Address("http", "0.0.0.0", 7711, tls=True).url == "https://10.1.2.3:7711"
+    assert Address("http", "0.0.0.0", 7711, names=("queue.example.org",)).url == "http://queue.example.org:7711"
+    assert Address("grpc", "::", 7712).url == "[::1]:7712"  # there is no other
 
 
 def test_health_says_what_is_wrong():

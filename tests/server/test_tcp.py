@@ -16,9 +16,9 @@ from penstock.model import Outcome, QueueStats
 from penstock.server.tcp.connection import TcpConnection
 from penstock.wire import answers, requests
 from penstock.wire.frames import Type, frame
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.dose import dose
 from tests.support.operations import run_operation
-from tests.support.serving import on_uvloop, until
 from tests.support.tcp_peer import serving
 
 ACKED = int(Outcome.ACKED)

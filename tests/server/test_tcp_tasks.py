@@ -16,8 +16,8 @@ from penstock.embedded import Session
 from penstock.errors import NotAuthorised
 from penstock.wire.frames import JsonType, Type, frame, json_frame
 from penstock.wire.requests import Hello, encode
+from tests.support.broker_loop import SOMEONE, on_uvloop, until
 from tests.support.brokers import BrokerThread
-from tests.support.serving import SOMEONE, on_uvloop, until
 from tests.support.tcp_peer import Serving, serving
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "tcp.md"

@@ -19,7 +19,7 @@ from penstock.errors import NotAuthorised
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings
 from penstock.server.websocket import WebSockets
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 
 MESSAGE_BYTES_MAX = 1_000_000
 

@@ -12,7 +12,7 @@ from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest
 from tests.server.test_websocket import Talk, serving
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 
 
 def task(queue: str = "mail", task_type: str = "send", **more: Any) -> TaskSubmission:

@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.errors import Closed
-from tests.support.served import Served
+from tests.support.broker_process import Served
 
 PATIENCE_SECONDS: Final = 60
 HOW: Final = "open it after the fork"

@@ -30,9 +30,9 @@ from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY
 from tests.support.interrupts import CtrlC, Interruption, Late, Where
 from tests.support.operations import run_operation
-from tests.support.portrait import portrait
 from tests.support.sinks import committed, staged
-from tests.support.tasking import task
+from tests.support.state_snapshot import portrait
+from tests.support.task_rig import task
 
 PATIENCE_SECONDS: Final = 5.0
 ACK: Final = Settling(Outcome.ACKED)

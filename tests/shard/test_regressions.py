@@ -20,9 +20,9 @@ from penstock.requests import Settling
 from penstock.shard.upkeep import Sleeper
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk, PowerCut
+from tests.support.lock_turns import take_turns
 from tests.support.operations import run_operation
-from tests.support.portrait import drained
-from tests.support.turns import take_turns
+from tests.support.state_snapshot import drained
 
 TICK = 0.003
 

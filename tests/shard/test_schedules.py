@@ -20,11 +20,11 @@ from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFou
 from penstock.model import queue_options, to_micros
 from penstock.model_tasks import ScheduleSpec
 from penstock.requests import LeaseRequest
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_on_disk
+from penstock.shard.tasks import schedules as task_schedules
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.tasking import Rig
+from tests.support.task_rig import Rig
 
 BERLIN = ZoneInfo("Europe/Berlin")  # 2026: forward on 29 March at 2:00, back on 25 October at 3:00
 
@@ -104,7 +104,7 @@ def spec(**more: Any) -> ScheduleSpec:
 
 
 def set_schedule(rig: Rig, **more: Any) -> Any:
-    return shard_tasks.set_schedule(rig.shard, spec(**more))[0]
+    return task_schedules.set_schedule(rig.shard, spec(**more))[0]
 
 
 def made(rig: Rig, queue: str = "q") -> list[str]:
@@ -140,7 +140,7 @@ def test_each_tick_is_one_task_in_one_frame_with_its_queue(rig):
     assert (bytes(envelope.args), bytes(envelope.kwargs), envelope.timeout_seconds) == (b"[7]", b'{"a":1}', 9.0)
     assert (envelope.schedule, envelope.scheduled_at) == ("report", "2026-05-01T12:01:00+00:00")
     assert (int(piece.batch.priority[0]), int(piece.batch.max_attempts[0]), piece.batch.key(0)) == (200, 3, "k")
-    (view,) = shard_tasks.schedules(rig.shard)[0]
+    (view,) = task_schedules.schedules(rig.shard)[0]
     assert (view.last_task_id, view.last_at) == (envelope.task_id, datetime(2026, 5, 1, 12, 1, tzinfo=UTC))
     assert view.next_at == datetime(2026, 5, 1, 12, 2, tzinfo=UTC)
     assert_accounts(rig.shard)
@@ -230,10 +230,10 @@ def test_a_deleted_schedule_is_gone_and_one_made_anew_in_the_same_minute_does_no
     set_schedule(rig)
     rig.clock.advance(30)
     assert made(rig) == ["12:01:00"]
-    rig.shard.confirm(shard_tasks.delete_schedule(rig.shard, "report"))
-    assert shard_tasks.schedules(rig.shard)[0] == []
+    rig.shard.confirm(task_schedules.delete_schedule(rig.shard, "report"))
+    assert task_schedules.schedules(rig.shard)[0] == []
     with pytest.raises(ScheduleNotFound):
-        shard_tasks.delete_schedule(rig.shard, "report")
+        task_schedules.delete_schedule(rig.shard, "report")
     rig.clock.advance(60)
     assert made(rig) == []
 

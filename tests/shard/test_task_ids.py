@@ -11,8 +11,8 @@ from penstock import operations as ops
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import StateError
 from penstock.model_tasks import TaskSubmission
+from tests.support.broker_process import QUIET, Served
 from tests.support.operations import run_operation
-from tests.support.served import QUIET, Served
 
 CONFLICT = "is that of a task of type 'send', not 'other'"
 

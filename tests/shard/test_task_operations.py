@@ -14,8 +14,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import QueueFull
 from penstock.model_tasks import OperationState, OperationView, TaskFilter
-from penstock.shard import tasks as shard_tasks
-from penstock.shard.tasks import operation_runner
+from penstock.shard.tasks import operations
 from tests.behaviour.task_steps import Office
 from tests.storage.test_tasks_table import Archive
 from tests.support.operations import purge_tasks, run_operation
@@ -29,8 +28,8 @@ class Killed(Exception):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    monkeypatch.setattr(shard_tasks, "CHUNK", CHUNK)
-    monkeypatch.setattr(operation_runner, "PAGE", 2 * CHUNK)
+    monkeypatch.setattr(operations, "CHUNK", CHUNK)
+    monkeypatch.setattr(operations, "PAGE", 2 * CHUNK)
 
 
 def filled(path: Path) -> Archive:
@@ -58,7 +57,7 @@ def lasting(office: Office) -> dict[str, Any]:
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let some steps happen, then end the process before the next one."""
     left = [steps]
-    take = shard_tasks.take_step
+    take = operations.take_step
 
     def taken(*arguments: Any) -> Any:
         if not left[0]:
@@ -66,7 +65,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         left[0] -= 1
         return take(*arguments)
 
-    monkeypatch.setattr(shard_tasks, "take_step", taken)
+    monkeypatch.setattr(operations, "take_step", taken)
 
 
 def killed(office: Archive, path: Path) -> Archive:
@@ -112,7 +111,7 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
 
 def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
     office = filled(tmp_path / "data")
-    take = shard_tasks.take_step
+    take = operations.take_step
     stopped: list[OperationView] = []
 
     def taken(shard: Any, operation_id: str, *arguments: Any) -> Any:
@@ -121,7 +120,7 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
             stopped.append(office.told(run_operation(office.session, ops.StopOperation(operation_id))))
         return answer
 
-    monkeypatch.setattr(shard_tasks, "take_step", taken)
+    monkeypatch.setattr(operations, "take_step", taken)
     view = office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter())))
 
     assert stopped[0] == view
@@ -136,14 +135,14 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
 def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_path, monkeypatch):
     office = filled(tmp_path / "data")
     office.ps.close()
-    take = shard_tasks.take_step
+    take = operations.take_step
     session = Session(office.path, durability="os")
 
     def taken(*arguments: Any) -> Any:
         session.tasks.operations._is_stopping = True  # as closing does, while a step is under way
         return take(*arguments)
 
-    monkeypatch.setattr(shard_tasks, "take_step", taken)
+    monkeypatch.setattr(operations, "take_step", taken)
     view, _ = run_operation(session, ops.BeginOperation("purge", TaskFilter()))
     session.close()
     monkeypatch.undo()

@@ -14,11 +14,11 @@ from penstock.batch import Batch
 from penstock.delivery.entries import AttemptsLost
 from penstock.embedded import Session
 from penstock.requests import LeaseRequest
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.shard import Shard
+from penstock.shard.tasks import finish
 from tests.support.accounts import assert_accounts
 from tests.support.operations import run_operation
-from tests.support.tasking import Rig, task
+from tests.support.task_rig import Rig, task
 
 LEASE = limits.lease_seconds_default + 1
 BACKOFF = 120
@@ -34,7 +34,7 @@ def lose(rig: Rig, how: str) -> None:
     if how == "silence":
         rig.tick(LEASE)
     else:
-        rig.shard.confirm(shard_tasks.expire_consumer(rig.shard, "w"))
+        rig.shard.confirm(finish.expire_consumer(rig.shard, "w"))
     rig.tick(BACKOFF)
 
 

@@ -20,8 +20,8 @@ from penstock.storage.extents import Extent
 from penstock.storage.segments import Prefetcher
 from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.operations import run_operation
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 PATIENCE = 60.0
 

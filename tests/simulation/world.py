@@ -21,9 +21,9 @@ from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
 from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
+from tests.support.lock_turns import TurnTaking, take_turns
 from tests.support.operations import run_operation
-from tests.support.steps import limit_steps
-from tests.support.turns import TurnTaking, take_turns
+from tests.support.step_counts import limit_steps
 
 Act = Callable[[Session], tuple[Any, int]]
 

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from tests.support.spark_home import without_zip
+
+
+def without_zip(folder: Path) -> Path:
+    """The folder, which becomes a `SPARK_HOME` whose processes import pyspark from where it is installed.
+
+    Python keeps no compiled modules of the zip that Spark comes with: each of its many processes would compile all of
+    them, which on a busy machine takes longer than Spark waits.
+    """
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "python":
+            (folder / entry.name).symlink_to(entry)
+    return folder
+
 
 # Tiny data on few cores: more would only be heat.
 CONF = {

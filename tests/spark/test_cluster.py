@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.support.killing_spark import ROOT
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
 from tests.support.spark_cluster import Cluster, Process
+from tests.support.spark_kills import ROOT
 
 JOB_SECONDS = 240.0  # on a machine that has other things to do
 MESSAGES = 2000

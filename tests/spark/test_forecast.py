@@ -10,7 +10,7 @@ import pytest
 
 from penstock.spark.pipelines import forecast
 from penstock.spark.pipelines.forecast import ForecastOptions, QueueHistory
-from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
+from tests.spark.handmade_tables import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 HOUR_US = 3_600_000_000
 MONDAY = int(START.timestamp()) // 3600 - 9  # the hour in which the week of the tests begins

@@ -19,7 +19,7 @@ from penstock.cli.spark_session import hush
 from penstock.spark.pipelines.custom import State
 from penstock.spark.pipelines.state import read_state, write_state
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
 from tests.test_docs import python_blocks
 
 OTHERS = """

@@ -16,7 +16,7 @@ from penstock.spark.pipelines import rollup_frames as rolling
 from penstock.spark.pipelines.rollup import RollupFiles, RollupOptions, State
 from penstock.spark.pipelines.rollup_frames import ERROR_MAX
 from penstock.spark.pipelines.state import write_state
-from tests.spark.made import EVENTS, MESSAGES, MadeRun, at, event, frame, message
+from tests.spark.handmade_tables import EVENTS, MESSAGES, MadeRun, at, event, frame, message
 
 COUNTED = ("pushed", "bytes", "delivered", *rolling.OUTCOMES)
 

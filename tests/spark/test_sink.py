@@ -27,8 +27,8 @@ from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
 from penstock.spark.staging import Target
 from penstock.spark.writer import RowStreamWriter, Sink, StagedMessages, batch_writer, query_id, stream_writer
+from tests.support.broker_restarts import hold_a_port
 from tests.support.brokers import BrokerThread
-from tests.support.restarting import hold_a_port
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

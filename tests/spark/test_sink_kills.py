@@ -20,7 +20,7 @@ import penstock
 from penstock.embedded import Session
 from tests.support.brokers import BrokerThread
 from tests.support.dose import dose
-from tests.support.killing_spark import SparkProgram
+from tests.support.spark_kills import SparkProgram
 
 ROUNDS = dose(ci=1, nightly=5)  # each with its own queue, on a directory and on a broker in turn
 WORKER_KILLS = dose(ci=1, nightly=3)  # in each round, before everything is killed

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import traces
 from penstock.spark.pipelines.traces import Hop, TracesOptions, journey
-from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
+from tests.spark.handmade_tables import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

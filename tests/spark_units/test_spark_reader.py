@@ -6,13 +6,26 @@ import logging
 import pickle
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from penstock import Message
 from penstock import operations as ops
@@ -26,7 +39,26 @@ from penstock.spark.batch_reader import BatchReader, lots
 from penstock.spark.options import source_options
 from penstock.spark.schema import COLUMNS, HEADERS_TYPES, ddl
 from tests.support.operations import run_operation
-from tests.support.spark_types import struct
+
+PAIR: Final = StructType([StructField("key", StringType()), StructField("value", StringType())])
+TYPES: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "double": DoubleType(),
+    "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+    "array<struct<key:string,value:string>>": ArrayType(PAIR),
+}
+
+
+def struct(columns: dict[str, str | DataType]) -> StructType:
+    """A schema of columns by name; types are Spark's, or the names that it gives them."""
+    fields = [StructField(name, kind if isinstance(kind, DataType) else TYPES[kind]) for name, kind in columns.items()]
+    return StructType(fields)
+
 
 START = 1_750_000_000_000_000
 START_AT = datetime.fromtimestamp(START / 1_000_000, UTC)

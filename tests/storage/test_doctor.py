@@ -16,8 +16,8 @@ from penstock.storage.doctor import examine
 from penstock.verify import verify
 from tests.support.damaged import FILE_BYTES, Image, contents_of, disk_of, make_image, opened, settled_of
 from tests.support.dose import dose
+from tests.support.embedded_session import session_of
 from tests.support.forgetful import ForgetfulDisk, PowerCut
-from tests.support.inside import session_of
 
 FLIPS = dose(40, 300)
 WOUNDS = dose(24, 240)

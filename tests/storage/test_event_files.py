@@ -11,7 +11,7 @@ import pytest
 from penstock.delivery.entries import Push, Span
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.model_tasks import TaskSubmission
-from penstock.storage import event_files, parquet, task_rows
+from penstock.storage import parquet, task_rows
 from penstock.storage.manifest import EventsOf, SegmentFile
 from penstock.storage.schema import EVENTS, TASKS
 from penstock.storage.segments import SegmentStore
@@ -34,9 +34,9 @@ def store(disk):
 @pytest.fixture(autouse=True, params=[1, 3, 1_000])
 def at_once(request, monkeypatch):
     """Rows that are made a table together."""
-    for module in (event_files, task_rows):
+    for module in (parquet, task_rows):
         monkeypatch.setattr(module, "EVENT_ROWS_AT_ONCE", request.param)
-    monkeypatch.setattr(event_files, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
     return request.param
 
 

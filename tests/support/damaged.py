@@ -12,9 +12,9 @@ from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.embedded import BlockingSession, Session
 from penstock.model import MessageId
+from tests.support.embedded_session import session_of
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.inode import Inode
-from tests.support.inside import session_of
 from tests.support.operations import run_operation
 
 FILE_BYTES = 1 << 17

@@ -25,7 +25,7 @@ from penstock.model import Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling
 from tests.support.accounts import assert_accounts
 from tests.support.model import TICK, Logged, Model, Place
-from tests.support.steps import limit_steps
+from tests.support.step_counts import limit_steps
 
 SECOND = 1.024  # a thousand ticks of the timer wheel
 DEDUP_SECONDS = 20 * SECOND

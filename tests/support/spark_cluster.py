@@ -16,7 +16,7 @@ from typing import Self
 
 import pyspark
 
-from tests.support.killing_spark import kill_session
+from tests.support.spark_kills import kill_session
 
 START_SECONDS = 90.0  # a JVM on a machine that has other things to do
 LINES_SHOWN = 40

@@ -12,7 +12,7 @@ from penstock.server.tcp import TcpServer, start_tcp
 from penstock.wire import answers, requests
 from penstock.wire.errors import ErrorReply
 from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame
-from tests.support.serving import broker_on
+from tests.support.broker_loop import broker_on
 
 FRAME_BYTES_MAX = 1 << 25
 

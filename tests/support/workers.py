@@ -12,7 +12,7 @@ from penstock.clock import ManualClock
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
 from penstock.worker import Worker
-from tests.support.serving import until
+from tests.support.broker_loop import until
 
 PATIENCE_SECONDS = 100.0
 

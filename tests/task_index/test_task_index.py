@@ -16,9 +16,9 @@ from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, Outcome, to_datetime
 from penstock.model_tasks import OperationAction, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.requests import LeaseRequest, Settling
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
+from penstock.shard.tasks import operations
 from penstock.storage.task_changes import id_bytes
 from penstock.task_index import TaskIndex
 from penstock.task_index.argument_filter import argument_terms
@@ -58,12 +58,12 @@ class Scene:
 
     def purge(self, **wanted: Any) -> int:
         """Forget final tasks that match, a few at a time."""
-        view, _ = shard_tasks.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
-        phase = shard_tasks.Phase((), cancels=False, purges=True)
+        view, _ = operations.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
+        phase = operations.Phase((), cancels=False, purges=True)
         count, cursor = 0, None
         while targets := self.task_index.targets(TaskFilter(**wanted), cursor, 7):
             cursor = targets[-1].submitted_at, targets[-1].number
-            taken = shard_tasks.take_step(self.shard, view.operation_id, phase, targets)
+            taken = operations.take_step(self.shard, view.operation_id, phase, targets)
             assert taken is not None
             count += taken[0].purged
         return count

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import chain, group
 from penstock.errors import InvalidField
-from tests.support.serving import on_uvloop
+from tests.support.broker_loop import on_uvloop
 
 
 @pytest.fixture

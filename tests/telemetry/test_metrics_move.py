@@ -21,7 +21,7 @@ from penstock.telemetry import Metrics
 from penstock.telemetry.metrics import FAMILIES
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode
-from tests.support.served import Caller
+from tests.support.broker_process import Caller
 
 REJECTED, RETRIED = 4, 2
 
@@ -99,6 +99,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setattr(shard.journal, "check_space", lambda: False)
             shard.journal.rotate()
             shard.journal.disk_full = True  # as if it were
+            server.broker.meter.certificate_expires_at = shard.clock.now() + 1_000_000  # as if it spoke TLS
             server.broker.session.timekeeper.sleeper.failures += 1  # as if it had
             after = await asyncio.to_thread(shown, metrics)
             shard.journal.disk_full = False

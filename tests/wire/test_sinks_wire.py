@@ -25,11 +25,11 @@ from penstock.remote.settings import settings
 from penstock.replies import SinkState
 from penstock.shard import sink_commit
 from penstock.storage.staging import name_for
+from tests.support.broker_restarts import Restarting
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
 from tests.support.operations import run_operation
-from tests.support.restarting import Restarting
 from tests.support.sinks import committed, payloads, staged, staged_files
 
 SECONDS = 60

@@ -26,10 +26,10 @@ from penstock.server import dispatch
 from penstock.server.tcp import connection
 from penstock.wire import requests
 from tests.remote.test_resend import FACES, Limit, World
+from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy
 from tests.support.operations import run_operation
-from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 UNKNOWN = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 STEPS = {"penstock": 7, "http": 41}  # between two cuts: HTTP takes many more bytes

@@ -16,7 +16,7 @@ from penstock.tasks.context import current_task
 from penstock.tasks.endings import Cancel, Retry, Snooze
 from penstock.tasks.middleware import Middleware
 from penstock.worker import Worker
-from tests.support.serving import on_uvloop, until
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.workers import an_app, drained, extended, final, view_of, working
 
 

@@ -13,8 +13,8 @@ from penstock.clock import ManualClock
 from penstock.model_tasks import TaskState
 from penstock.tasks.app import App
 from penstock.worker import Worker
-from tests.support.served import QUIET, Served
-from tests.support.serving import on_uvloop, until
+from tests.support.broker_loop import on_uvloop, until
+from tests.support.broker_process import QUIET, Served
 from tests.support.worker_process import Visits, WorkerProcess
 from tests.support.workers import an_app, extended, final, view_of, working
 

@@ -18,8 +18,8 @@ import pytest
 
 from penstock.model_tasks import TaskState
 from penstock.worker.processes import exit_text, kill_group, watch
+from tests.support.broker_process import QUIET, Served
 from tests.support.children import Children, is_gone
-from tests.support.served import QUIET, Served
 from tests.support.worker_process import PATIENCE_SECONDS
 
 FORKS = ("fork_and_return", "fork_and_raise", "fork_and_exit", "echo")

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.broker_process import QUIET, Served
 from tests.support.children import Children, Job, children_of, is_gone
 from tests.support.dose import dose
-from tests.support.served import QUIET, Served
 from tests.support.worker_process import PATIENCE_SECONDS, WorkerProcess
 
 BIG = 300_000

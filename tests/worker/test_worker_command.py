@@ -17,8 +17,8 @@ from penstock.worker.command import load_app
 from penstock.worker.event_loop import SILENT_CHECKS_MAX, Watchdog
 from penstock.worker.heartbeat import Usage
 from penstock.worker.settings import settings
+from tests.support.broker_loop import on_uvloop
 from tests.support.logs import capture_logs
-from tests.support.serving import on_uvloop
 from tests.test_docs import ROOT
 
 MODULE = """

@@ -12,8 +12,8 @@ from penstock.errors import LeaseLost
 from penstock.model_tasks import TaskState
 from penstock.tasks.context import current_task
 from penstock.worker import Worker
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.logs import capture_logs
-from tests.support.serving import on_uvloop, until
 from tests.support.workers import an_app, extended, final, view_of, working
 
 

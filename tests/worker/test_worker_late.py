@@ -16,7 +16,7 @@ from penstock.tasks.app import App
 from penstock.tasks.context import current_task
 from penstock.worker.child import Pipe, _run
 from penstock.worker.child_protocol import Job, NotStarted
-from tests.support.serving import on_uvloop, until
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.workers import an_app, final, working
 
 BEYOND = 40.0  # seconds: longer than a lease of half a minute

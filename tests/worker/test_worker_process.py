@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from penstock.model_tasks import TaskState, TaskView
-from tests.support.restarting import Restarting
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
+from tests.support.broker_restarts import Restarting
 from tests.support.worker_process import Visits, WorkerProcess
 
 SHORT = ("--lease-seconds", "3s")  # whoever is silent for so long has lost its tasks

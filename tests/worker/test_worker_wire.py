@@ -15,9 +15,9 @@ from penstock.embedded import Session
 from penstock.model_tasks import TaskFilter, TaskState
 from penstock.tasks.app import App
 from penstock.worker import Worker
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.brokers import BrokerThread
 from tests.support.logs import capture_logs
-from tests.support.serving import on_uvloop, until
 from tests.support.workers import final, working
 
 SHORT_SECONDS = 0.5  # of a lease: what was lost on its way to the worker comes back soon

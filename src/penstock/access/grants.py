@@ -16,10 +16,9 @@ from typing import Final
 import msgspec
 
 from penstock.errors import InvalidField, NotAuthorised
-from penstock.model import check_name, suggestion
+from penstock.model import RESERVED_PREFIX, check_name, suggestion
 from penstock.operations.base import Action
 
-RESERVED_PREFIX: Final = "penstock."
 DEAD_LETTER_SUFFIX: Final = ".dlq"
 EVERY_QUEUE: Final = "*"
 BROKER: Final = ""  # in place of a queue: the broker as a whole

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -193,15 +194,13 @@ Bools = NDArray[np.bool_]
 MANY: Final = 64  # rows from which on a whole column is cheaper than one value at a time
 
 
+@dataclass(slots=True, eq=False)
 class Binary:
     """Value i is `buffer[base + offsets[i] : base + offsets[i + 1]]`."""
 
-    __slots__ = ("base", "buffer", "offsets")
-
-    def __init__(self, offsets: Int32s, buffer: Buffer, base: int = 0) -> None:
-        self.offsets = offsets
-        self.buffer = buffer
-        self.base = base
+    offsets: Int32s
+    buffer: Buffer
+    base: int = 0
 
     @classmethod
     def at(cls, data: Buffer, position: int, count: int) -> Binary:
@@ -292,14 +291,12 @@ class Binary:
         return [*pad(self.rebased().astype(OFFSET, copy=False).tobytes()), *pad(self.blob)]
 
 
+@dataclass(slots=True, eq=False)
 class Text:
     """Strings that may be missing. `validity` is an Arrow bitmap whose first row is bit 0; None: all are present."""
 
-    __slots__ = ("validity", "values")
-
-    def __init__(self, values: Binary, validity: Bytes | None) -> None:
-        self.values = values
-        self.validity = validity
+    values: Binary
+    validity: Bytes | None
 
     @classmethod
     def at(cls, data: Buffer, position: int, count: int) -> Text:
@@ -345,15 +342,13 @@ class Text:
         return [*pad(bitmap(self.present()).tobytes()), *self.values.buffers()]
 
 
+@dataclass(slots=True, eq=False)
 class Headers:
     """Row i has the pairs rows[i] up to, not including, rows[i + 1] of `names` and `values`."""
 
-    __slots__ = ("names", "rows", "values")
-
-    def __init__(self, rows: Int32s, names: Binary, values: Binary) -> None:
-        self.rows = rows
-        self.names = names
-        self.values = values
+    rows: Int32s
+    names: Binary
+    values: Binary
 
     @classmethod
     def at(cls, data: Buffer, position: int, count: int) -> Headers:

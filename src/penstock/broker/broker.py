@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -62,6 +62,7 @@ class Broker:
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer)
         self.is_draining = False
+        self.notices: list[Callable[[], Iterable[str]]] = []  # what else readyz has to say
         self.unread = Unread()
         self._folder = Folder(
             self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count

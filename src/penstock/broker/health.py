@@ -68,6 +68,7 @@ def readyz(broker: Broker) -> Readiness:
             problems.append(f"the {sleeper.role} has ended: restart the broker")
         elif sleeper.problem:
             problems.append(f"the {sleeper.role} fails and tries again: {sleeper.problem}")
+    problems += [problem for notice in broker.notices for problem in notice()]
     return Readiness("degraded" if problems else "ok", problems)
 
 

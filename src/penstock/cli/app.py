@@ -1,4 +1,4 @@
-"""The commands, and what becomes of their errors."""
+"""The commands, and how their errors are shown."""
 
 from __future__ import annotations
 

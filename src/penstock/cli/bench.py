@@ -166,7 +166,7 @@ def _measure(name: str, in_flight: int, messages: int, seconds: float, size: int
 
 
 def percentile(ascending: list[float], percent: int) -> float:
-    """A percentile of some seconds, in ms: the least value that so many percent do not exceed."""
+    """A percentile of some seconds, in ms: the least value that `percent` percent do not exceed."""
     if not ascending:
         return 0.0
     rank = -(-len(ascending) * percent // 100)

@@ -131,10 +131,10 @@ def tail(
         ),
     ] = "latest",
     last: Annotated[
-        int, typer.Option("--last", "-n", min=0, help="Begin with the last so many of each partition.")
+        int, typer.Option("--last", "-n", min=0, help="Begin with this many messages before the end of each partition.")
     ] = 0,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on when the end is reached.")] = True,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many messages.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many messages.")] = None,
     every: Annotated[float, seconds_option("--every", about="How often to look for more.")] = 0.25,
     partition: Partition = None,
     payload_only: PayloadOnly = False,

@@ -166,7 +166,7 @@ def pay(ps: Penstock, say: Say) -> int:
 
 
 def read_dead_letters(ps: Penstock) -> list[penstock.Message]:
-    """What became of it."""
+    """Why it died."""
     return ps.queue("payments").dlq.list()
 
 
@@ -211,7 +211,7 @@ def read_history(directory: Path) -> pa.Table:
 
 
 def count_outcomes(directory: Path) -> pa.Table:
-    """What became of them."""
+    """How they were settled."""
     import pyarrow.dataset as ds
 
     events = ds.dataset(directory / "segments" / "events").to_table()
@@ -322,7 +322,7 @@ def _fail(stage: Stage, ps: Penstock) -> None:
         facts = shapes.death(letter)
         why = f"{letter.payload!r} after {facts['attempts']} attempts, because: {facts['error']}"
         stage.tell(f"a dead letter: {escape(why)}")
-    stage.scene("The bug is fixed: redrive", "The message goes back to where it died, with its attempts counted anew.")
+    stage.scene("The bug is fixed: redrive", "The message goes back to where it died, and all its attempts are left.")
     stage.run(redrive, ps, stage.tell)
 
 

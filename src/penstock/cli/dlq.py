@@ -81,11 +81,11 @@ def redrive(
         list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)
     ] = None,
     limit: Limit = 1_000_000,
-    rate: Annotated[float | None, typer.Option(help="At most so many a second.")] = None,
+    rate: Annotated[float | None, typer.Option(help="At most this many a second.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters back to the group where they died, with their attempts counted anew."""
+    """Send dead letters back to the group where they died, with their attempts counted from zero."""
     ids = None if id is None else [letter_id(text) for text in id]
     with broker.opened() as ps:
         dlq = ps.queue(queue).dlq

@@ -31,7 +31,9 @@ def lease(
     broker: Broker,
     queue: QueueName,
     max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
-    wait: Annotated[float, seconds_option("--wait", "-w", about="Wait so long for the first one, 60s at most.")] = 0.0,
+    wait: Annotated[
+        float, seconds_option("--wait", "-w", about="Wait this long for the first one, 60s at most.")
+    ] = 0.0,
     group: Group = DEFAULT_GROUP,
     start: Annotated[
         Any,
@@ -59,7 +61,7 @@ def lease(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep them; settle by receipt later. The default.", rich_help_panel=AFTER)
     ] = False,
-    delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after so long.")] = None,
+    delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after this time.")] = None,
     error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -134,7 +136,7 @@ def nack(
     broker: Broker,
     receipts: Receipts,
     delay: Annotated[
-        float | None, seconds_option("--delay", about="Retry after so long, not after the backoff.")
+        float | None, seconds_option("--delay", about="Retry after this time, not after the backoff.")
     ] = None,
     error: Annotated[str, typer.Option(help="What went wrong.")] = "",
     as_json: AsJson = False,

@@ -178,7 +178,7 @@ class MessageFlags(Flags):
 
     key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key share a partition.")] = None
     priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
-    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than in so long.")] = 0.0
+    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than after this time.")] = 0.0
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Deliver it no sooner than then.")] = (
         None
     )

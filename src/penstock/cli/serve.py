@@ -27,7 +27,7 @@ _DURABLE: Final = {
 _HINTS: Final = {
     "tcp": 'penstock.connect("{url}")',
     "http": "API: {url}/docs   metrics: {url}/metrics   health: {url}/api/v1/health",
-    "grpc": "grpcurl -plaintext {url} list",
+    "grpc": "grpcurl {plaintext}{url} list",
 }
 
 
@@ -48,10 +48,20 @@ _ABOUT: Final = {
     "hosts": ("NAMES", "Names of this broker in URLs, by commas."),
     "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas."),
     "cors_origins": ("ORIGINS", "Origins that may call, by commas."),
+    "tls": ("WHAT", "off, on, or proxy when a proxy speaks TLS."),
+    "tls_certificate": ("FILE", "The certificate, in PEM: TLS is on."),
+    "tls_key": ("FILE", "Its key, in PEM."),
+    "tls_client_ca": ("FILE", "The authority of clients' certificates, in PEM."),
+    "tls_client": ("WHAT", "Clients' certificates: optional or required."),
+    "tls_minimum": ("VERSION", "1.3, or 1.2 too."),
     "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
     "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
     "connections_max": ("N", "Connections at once."),
     "drain_seconds": ("SECONDS", "Time to finish after SIGTERM."),
+}
+_SWITCHES: Final = {
+    "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
+    "profile": "Serve /debug/profile.",
 }
 
 
@@ -71,9 +81,9 @@ class SettingFlags(Flags):
 
 def _annotation(field: Any) -> Any:
     if field.type is bool:
-        return Annotated[bool | None, typer.Option(help=f"Serve /debug/{field.name}.")]
+        return Annotated[bool | None, typer.Option(help=_SWITCHES[field.name])]
     takes, about = _ABOUT[field.name]
-    default = "none" if field.default == () else field.default
+    default = "none" if field.default in ((), "") else field.default
     if field.name.endswith("_bytes_max"):
         default = f"{field.default >> 20} MiB"
     elif isinstance(default, float):
@@ -146,8 +156,9 @@ def _say(started: Any) -> None:
     promise = f"{started.durability}: {_DURABLE[started.durability]}"
     output.write(f"  [bold]data[/]  {escape(started.data)}   {plural(started.queues, 'queue')}; {promise}")
     urls = {each.protocol: each.url for each in started.addresses}
-    for protocol, url in urls.items():
-        output.write(f"  [bold]{protocol:4}[/]  {url}   [dim]{_HINTS[protocol].format(url=url)}[/]")
+    for address in started.addresses:
+        hint = _HINTS[address.protocol].format(url=address.url, plaintext="" if address.tls else "-plaintext ")
+        output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")
     if "http" in urls:
         output.write(_first_steps(urls["http"]))
     output.write("\n  Ctrl-C stops it.\n")

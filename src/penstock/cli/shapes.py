@@ -77,7 +77,7 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
 
 
 def letter(dead: Message) -> dict[str, Any]:
-    """A dead letter: the message as it was, and what became of it."""
+    """A dead letter: the message as it was, and why it died."""
     return {**message(dead), "headers": own_headers(dead), "dead": death(dead)}
 
 

@@ -60,7 +60,7 @@ def _is_sparks(error: Exception) -> bool:
 
 
 def _is_of_query(error: Exception) -> bool:
-    """Whether whoever asked can mend it: a statement, a value in the data, a wrong use of PySpark."""
+    """Whether the user can fix it: a statement, a value in the data, a wrong use of PySpark."""
     from pyspark import errors
 
     kinds = (errors.AnalysisException, errors.ParseException, errors.ArithmeticException, errors.NumberFormatException)

@@ -44,7 +44,7 @@ def doctor(
 
 
 def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
-    """Look at a directory under its lock, and mend it if asked to."""
+    """Look at a directory under its lock, and repair it if requested."""
     from penstock.repair import diagnose
     from penstock.repair import repair as mend
     from penstock.storage.disk import ReadOnlyDisk, RealDisk
@@ -118,7 +118,7 @@ def _write_passed_over(losses: list[Loss]) -> None:
         return
     queues = sorted({loss.queue for loss in losses})
     output.write(
-        f"[yellow]·[/] in {plural(len(losses), 'partition')} of {escape(', '.join(queues))} it cannot be told whether "
+        f"[yellow]·[/] in {plural(len(losses), 'partition')} of {escape(', '.join(queues))} it is unknown whether "
         "messages at the end are lost; offsets there are passed over, so that no id is ever used twice"
     )
 

@@ -98,7 +98,7 @@ class TaskFlags(Flags):
     queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default"
     priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
     key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None
-    timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run after so long.")] = None
+    timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run after this time.")] = None
     max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None
 
     def fields(self) -> dict[str, Any]:
@@ -296,7 +296,7 @@ UniqueKey = Annotated[
     str | None, typer.Option(help="Not while another with this key is not finished.", rich_help_panel=ONCE)
 ]
 UniqueFor = Annotated[
-    float | None, seconds_option("--unique-for", about="With --unique-key: for so long, finished or not.")
+    float | None, seconds_option("--unique-for", about="With --unique-key: for this time, finished or not.")
 ]
 DependsOn = Annotated[
     list[str] | None, typer.Option(metavar="ID", help="Run it after this task; may repeat.", rich_help_panel=PARENTS)
@@ -308,7 +308,7 @@ def enqueue(
     broker: Broker,
     task_type: TaskType,
     task: TaskFlags,
-    delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than in so long.")] = 0.0,
+    delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than after this time.")] = 0.0,
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
     ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
     task_id: NewTaskId = None,
@@ -316,7 +316,7 @@ def enqueue(
     unique_for: UniqueFor = None,
     depends_on: DependsOn = None,
     on_parent_failure: OnParentFailure = "cancel",
-    wait: Annotated[float | None, seconds_option("--wait", about="Wait so long for the result and print it.")] = None,
+    wait: Annotated[float | None, seconds_option("--wait", about="Wait this long for the result and print it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a task; it is durable when the command returns. Prints its id, or with --wait its result.

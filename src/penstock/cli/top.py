@@ -225,7 +225,7 @@ def footer(sort: str) -> Text:
 
 
 QUIT: Final = ("q", "Q", "\x03", "\x1b")
-Wait = Callable[[float], str]  # waits so long for a key: the key, or nothing
+Wait = Callable[[float], str]  # waits the given seconds for a key: the key, or nothing
 Sort = Literal["name", "ready", "lag", "dead", "in", "out", "age"]
 
 

@@ -30,7 +30,7 @@ class WorkerFlags(Flags):
         str | None, _option("--queues", "-q", metavar="NAMES", says="By commas; those of the app if not given.")
     ] = None
     threads: Annotated[int | None, _option(min=1, says="For plain functions; as --concurrency if not given.")] = None
-    processes: Annotated[int, _option(min=0, says="Run plain functions in so many processes, not in threads.")] = 0
+    processes: Annotated[int, _option(min=0, says="Run plain functions in this many processes, not in threads.")] = 0
     drain: Annotated[bool, _option("--drain", says="Stop when nothing is left to do.")] = False
     reload: Annotated[bool, _option("--reload", says="Start again when a Python file changes; for development.")] = (
         False

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock import limits
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import (
     Entry,
@@ -30,12 +31,16 @@ from penstock.errors import (
     InvalidName,
     LeaseLost,
     MessageNotFound,
+    NotAuthorised,
+    PenstockError,
     QueueExists,
     QueueNotFound,
 )
 from penstock.model import (
+    AUDIT_QUEUE,
     DEFAULT_GROUP,
     DLQ_SUFFIX,
+    RESERVED_PREFIX,
     SUGGESTION_LENGTH_MAX,
     MessageId,
     Outcome,
@@ -129,7 +134,7 @@ def queue_to_push(
     """
     queue = core.by_name.get(name)
     if queue is not None:
-        if queue.is_dlq:
+        if queue.is_closed:
             raise reserved_name(name)
         return queue, []
     entries = decide_create_queue(core, name, QueueOptions(), now, id_next)
@@ -143,7 +148,7 @@ def decide_create_queue(
 ) -> list[Entry]:
     """A new queue; `id_next` is for one that is not the first of its frame."""
     check_name(name)
-    if name.endswith(DLQ_SUFFIX):
+    if name.endswith(DLQ_SUFFIX) or name.startswith(RESERVED_PREFIX):
         raise reserved_name(name)
     if name in core.by_name:
         raise QueueExists(f"queue {name!r} exists already")
@@ -151,15 +156,48 @@ def decide_create_queue(
     return create_queue_entries(id_next or core.queue_id_next, name, options, names, now)
 
 
-def reserved_name(name: str) -> InvalidName:
-    """Refusal of a name kept for dead letters."""
+def reserved_name(name: str) -> PenstockError:
+    """Refusal to push to a queue, or to make one, whose name is kept for dead letters or for the broker."""
+    if name == AUDIT_QUEUE:
+        return _audit_is_kept("is written by the broker alone")
+    if name.startswith(RESERVED_PREFIX):
+        hint = f"names that begin with {RESERVED_PREFIX!r} belong to the broker; choose another name"
+        return InvalidName(f"queue: {name!r} is reserved", hint=hint)
     hint = "dead letters get there by themselves; choose another name"
     return InvalidName(f"queue: {name!r} ends in {DLQ_SUFFIX!r}, which is kept for dead-letter queues", hint=hint)
+
+
+def check_changeable(queue: Queue) -> Queue:
+    """The queue itself; refused when it is the audit log, which nobody may change or empty."""
+    if queue.name == AUDIT_QUEUE:
+        raise _audit_is_kept("cannot be changed, paused, purged or deleted")
+    return queue
+
+
+def _audit_is_kept(why: str) -> NotAuthorised:
+    hint = "read it with penstock audit; how long it is kept: retention_seconds and retention_bytes"
+    return NotAuthorised(f"queue {AUDIT_QUEUE!r} {why}", hint=hint)
+
+
+def _check_audit_options(changes: Mapping[str, Any], options: QueueOptions) -> None:
+    """Of the audit log, only how long it is kept may be changed, and it may not be emptied that way."""
+    if not changes.keys() <= {"retention_seconds", "retention_bytes"}:
+        raise _audit_is_kept("has no options to change but retention_seconds and retention_bytes")
+    least = {
+        "retention_seconds": limits.audit_retention_seconds_min,
+        "retention_bytes": limits.audit_retention_bytes_min,
+    }
+    for name, value_min in least.items():
+        value = getattr(options, name)
+        if value is not None and value < value_min:
+            raise InvalidField(f"{name}: {value:g} would empty the audit log", hint=f"it is {value_min:,.0f} at least")
 
 
 def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> list[Entry]:
     """New options; partitions may only be added, and ordering may not change under messages in flight."""
     options = queue_options(changes, queue.options)
+    if queue.name == AUDIT_QUEUE:
+        _check_audit_options(changes, options)
     entries: list[Entry] = []
     if options.partitions != queue.options.partitions:
         have = len(queue.partitions)
@@ -191,11 +229,13 @@ def _check_drained(queue: Queue, option: str) -> None:
 
 def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
     """Hold back, or let flow."""
+    check_changeable(queue)
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), paused, now)]
 
 
 def decide_delete_queue(core: DeliveryState, queue: Queue) -> list[Entry]:
     """The queue and its dead letters go together."""
+    check_changeable(queue)
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     return [QueueDeleted(queue.id), *([QueueDeleted(dlq.id)] if dlq is not None else [])]
 
@@ -233,6 +273,7 @@ def _starts(queue: Queue, start: Start) -> list[tuple[int, int]]:
 
 def decide_purge(queue: Queue, now: int) -> list[Entry]:
     """Everything unsettled goes, in every group, leased messages too."""
+    check_changeable(queue)
     entries: list[Entry] = []
     for group in queue.groups.values():
         spans = []
@@ -249,6 +290,7 @@ def decide_purge(queue: Queue, now: int) -> list[Entry]:
 def decide_cancel(core: DeliveryState, id: MessageId, now: int) -> list[Entry]:
     """Take a message back before anyone has it; refused once a consumer holds it or every group is done with it."""
     partition = message_place(core, id)
+    check_changeable(partition.queue)
     entries: list[Entry] = []
     for group in partition.queue.groups.values():
         state = group.progress[partition.id].state_of(id.offset)

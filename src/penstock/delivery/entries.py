@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -386,28 +387,17 @@ SEALED: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class Push:
     """A batch appended to a queue. `parts` lists (partition, accepted rows, first offset), by partition."""
 
-    __slots__ = ("batch", "columns", "parts", "producer", "pushed_at", "queue", "rows")
-
-    def __init__(
-        self,
-        queue: int,
-        pushed_at: int,
-        parts: Sequence[Part],
-        batch: bytes | memoryview,
-        rows: Int32s | None = None,
-        producer: tuple[int, int, int] = (0, 0, 0),
-        columns: Batch | None = None,
-    ) -> None:
-        self.queue = queue
-        self.pushed_at = pushed_at
-        self.parts = parts
-        self.batch = batch
-        self.rows = rows  # partition of each row of the batch; None when all rows go to the one partition
-        self.producer = producer  # id, epoch, sequence
-        self.columns = columns  # the batch, parsed, when the maker of the entry had it
+    queue: int
+    pushed_at: int
+    parts: Sequence[Part]
+    batch: bytes | memoryview
+    rows: Int32s | None = None  # partition of each row of the batch; None when all rows go to the one partition
+    producer: tuple[int, int, int] = (0, 0, 0)  # id, epoch, sequence
+    columns: Batch | None = None  # the batch, parsed, when the maker of the entry had it
 
     def rows_by_part(self) -> list[Int64s | None]:
         """For each part the rows of the batch that went to it; None for "all of them"."""

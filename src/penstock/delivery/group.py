@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,16 +39,14 @@ DEFAULT: Final = limits.priority_default
 BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
 
 
+@dataclass(slots=True, eq=False)
 class LeaseLimits:
     """The buckets that leases of one group take from, and the gate of its keys."""
 
-    __slots__ = ("armed_at", "clients", "gate", "queue")
-
-    def __init__(self) -> None:
-        self.queue: Buckets | None = None
-        self.clients: Buckets | None = None
-        self.gate: KeyGate | None = None
-        self.armed_at = 0  # when a timer wakes those who wait
+    queue: Buckets | None = None
+    clients: Buckets | None = None
+    gate: KeyGate | None = None
+    armed_at: int = 0  # when a timer wakes those who wait
 
     @staticmethod
     def renewed(old: LeaseLimits | None, group: Group, options: QueueOptions, now: int) -> LeaseLimits | None:
@@ -199,71 +198,51 @@ class Lease(msgspec.Struct):
 # the group
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """What is ready at one priority."""
 
-    __slots__ = ("fresh", "priority", "retries")
-
-    def __init__(self, priority: int) -> None:
-        self.priority = priority
-        self.retries: deque[tuple[Progress, int | Int64s]] = deque()
-        self.fresh: deque[Progress] = deque()
+    priority: int
+    retries: deque[tuple[Progress, int | Int64s]] = field(default_factory=deque)
+    fresh: deque[Progress] = field(default_factory=deque)
 
     def __bool__(self) -> bool:
         return bool(self.retries or self.fresh)
 
     def copied(self) -> Lane:
-        copy = Lane(self.priority)
-        copy.retries, copy.fresh = self.retries.copy(), self.fresh.copy()
-        return copy
+        return Lane(self.priority, self.retries.copy(), self.fresh.copy())
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """`backlog` is the number of messages the group has not finished, over all partitions."""
 
-    __slots__ = (
-        "active_at",
-        "backlog",
-        "batch_max",
-        "change_count",
-        "deficits",
-        "gate",
-        "id",
-        "lanes",
-        "latest",
-        "leases",
-        "limits",
-        "name",
-        "observes",
-        "order",
-        "outcomes",
-        "progress",
-        "queue",
-        "roster",
-        "served_at",
-        "turn",
-        "waiting",
-    )
+    id: int
+    name: str
+    queue: Queue
+    latest: bool = False  # partitions that appear later start at their end
+    observes: bool = False
+    progress: list[Progress] = field(default_factory=list)
+    backlog: int = 0
+    active_at: int = 0
+    waiting: int = 0  # leases that wait for a message
+    leases: dict[int, Lease] = field(default_factory=dict)
+    roster: Roster | None = None  # its members, once there was one
+    turn: int = 0
+    # Deliveries and messages by how they ended, since the process started.
+    outcomes: list[int] = field(default_factory=lambda: [0] * (max(Outcome) + 1))
+    change_count: int = 0  # times that messages were settled without their leases
+    limits: LeaseLimits | None = None
+    gate: KeyGate | None = None  # that of `limits`
+    batch_max: int = 0  # how many messages a consumer should take at a time; 0: any number
+    lanes: dict[int, Lane] = field(init=False)
+    order: list[int] = field(init=False)  # priorities with a lane, highest first
+    deficits: list[float] = field(init=False)
+    served_at: list[int] = field(init=False)
 
-    def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False, observes: bool = False) -> None:
-        self.id = id
-        self.name = name
-        self.queue = queue
-        self.latest = latest  # partitions that appear later start at their end
-        self.observes = observes
-        self.progress: list[Progress] = []
-        self.backlog = 0
-        self.active_at = 0
-        self.waiting = 0  # leases that wait for a message
-        self.leases: dict[int, Lease] = {}
-        self.roster: Roster | None = None  # its members, once there was one
-        self.turn = 0
-        self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
-        self.change_count = 0  # times that messages were settled without their leases
-        self.limits: LeaseLimits | None = None
-        self.batch_max = 0  # how many messages a consumer should take at a time; 0: any number
+    def __post_init__(self) -> None:
         self.clear_lanes()
-        self.set_limits(queue.options, 0)
+        self.set_limits(self.queue.options, 0)
 
     @property
     def is_archive(self) -> bool:
@@ -281,11 +260,11 @@ class Group:
         """The limits of leases, which the options of the queue name; buckets keep what is in them."""
         self.limits = LeaseLimits.renewed(self.limits, self, options, now)
         self.batch_max = 1 if options.is_singly() else 0
-        self.gate: KeyGate | None = None if self.limits is None else self.limits.gate
+        self.gate = None if self.limits is None else self.limits.gate
 
     def clear_lanes(self) -> None:
-        self.lanes: dict[int, Lane] = {}
-        self.order: list[int] = []  # priorities with a lane, highest first
+        self.lanes = {}
+        self.order = []
         self.deficits = [0.0] * 5
         self.served_at = [0] * 5
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from penstock.batch import Batch, layout
 from penstock.batch.layout import DUE
 from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
 from penstock.delivery.rate_limits import PushLimits
-from penstock.model import DEFAULT_GROUP, ContentType, QueueOptions
+from penstock.model import AUDIT_QUEUE, DEFAULT_GROUP, ContentType, QueueOptions
 
 if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
@@ -190,41 +191,24 @@ _COLUMNS: Final[dict[str, Any]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Partition:
     """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent, or it is `lost`."""
 
-    __slots__ = (
-        "applied",
-        "delayed",
-        "end",
-        "extents",
-        "firsts",
-        "flags",
-        "id",
-        "lost",
-        "name",
-        "pushed_at",
-        "queue",
-        "sealed_end",
-        "start",
-        "timer",
-    )
-
-    def __init__(self, queue: Queue, id: int, name: str) -> None:
-        self.queue = queue
-        self.id = id
-        self.name = name
-        self.start = 0  # oldest offset kept
-        self.end = 0  # next offset to be written
-        self.extents: list[Extent] = []
-        self.firsts: list[int] = []  # extents[i].first, for bisection
-        self.flags = 0  # of all extents together
-        self.sealed_end = 0  # messages under it lie in segments
-        self.pushed_at = 0  # last push
-        self.delayed = 0  # messages whose due time has not come
-        self.timer = -1
-        self.applied = 0  # frames up to here are in the checkpoint this was loaded from
-        self.lost: list[tuple[int, int]] = []  # given up by a repair: [first, end), sorted and apart
+    queue: Queue
+    id: int
+    name: str
+    start: int = 0  # oldest offset kept
+    end: int = 0  # next offset to be written
+    extents: list[Extent] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)  # extents[i].first, for bisection
+    flags: int = 0  # of all extents together
+    sealed_end: int = 0  # messages under it lie in segments
+    pushed_at: int = 0  # last push
+    delayed: int = 0  # messages whose due time has not come
+    timer: int = -1
+    applied: int = 0  # frames up to here are in the checkpoint this was loaded from
+    lost: list[tuple[int, int]] = field(default_factory=list)  # given up by a repair: [first, end), sorted and apart
 
     def append(self, extent: Extent) -> None:
         self.extents.append(extent)
@@ -320,57 +304,40 @@ class Partition:
                 self.extents[place] = extent
 
 
+@dataclass(slots=True, eq=False)
 class Queue:
     """A named destination. Its id is its incarnation: never reused."""
 
-    __slots__ = (
-        "by_name",
-        "created_at",
-        "dedup",
-        "gated",
-        "group_id_next",
-        "group_ids",
-        "groups",
-        "horizon",
-        "id",
-        "name",
-        "near",
-        "options",
-        "partitions",
-        "paused",
-        "plain",
-        "push_limits",
-        "pushes",
-        "touched",
-        "ttl_us",
-    )
+    id: int
+    name: str
+    options: QueueOptions
+    created_at: int
+    push_limits: PushLimits | None = None
+    paused: bool = False
+    partitions: list[Partition] = field(default_factory=list)
+    by_name: dict[str, Partition] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
+    group_ids: dict[str, int] = field(default_factory=dict)
+    group_id_next: int = 0  # never reused: entries of a deleted group must not meet a new one
+    dedup: DedupWindow | None = None
+    pushes: int = 0  # since the process started: batches without a key go to one partition after the other
+    touched: int = 0  # last frame that changed it: a checkpoint rewrites what changed
+    horizon: int = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
+    near: int = 0  # how many of them
+    gated: bool = field(init=False)  # by time, beyond the delays of messages
+    ttl_us: int = field(init=False)  # of messages that have none of their own; 0: none
+    plain: bool = field(init=False)  # a push of one message without options goes to the end of the only partition
 
-    def __init__(self, id: int, name: str, options: QueueOptions, created_at: int) -> None:
-        self.id = id
-        self.name = name
-        self.push_limits: PushLimits | None = None
-        self.set_options(options, created_at)
-        self.created_at = created_at
-        self.paused = False
-        self.partitions: list[Partition] = []
-        self.by_name: dict[str, Partition] = {}
-        self.groups: dict[int, Group] = {}
-        self.group_ids: dict[str, int] = {}
-        self.group_id_next = 0  # never reused: entries of a deleted group must not meet a new one
-        self.dedup: DedupWindow | None = None
-        self.pushes = 0  # since the process started: batches without a key go to one partition after the other
-        self.touched = 0  # last frame that changed it: a checkpoint rewrites what changed
-        self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
-        self.near = 0  # how many of them
+    def __post_init__(self) -> None:
+        self.set_options(self.options, self.created_at)
 
     def set_options(self, options: QueueOptions, now: int) -> None:
         self.options = options
         self.push_limits = PushLimits.renewed(self.push_limits, options, now)
-        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond the delays of messages
-        self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)  # of messages that have none of their own; 0: none
-        # A push of one message without options needs no decision: it goes to the end of the only partition.
+        self.gated = bool(options.window_seconds or options.delay_seconds)
+        self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)
         is_checked = options.max_length or self.push_limits is not None or options.encryption
-        self.plain = options.partitions == 1 and not is_checked and not self.is_dlq
+        self.plain = options.partitions == 1 and not is_checked and not self.is_closed
 
     @property
     def ordered(self) -> bool:
@@ -379,6 +346,11 @@ class Queue:
     @property
     def is_dlq(self) -> bool:
         return self.name.endswith(".dlq")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody outside may push to it."""
+        return self.is_dlq or self.name == AUDIT_QUEUE
 
     def add_partition(self, name: str) -> Partition:
         partition = Partition(self, len(self.partitions), name)

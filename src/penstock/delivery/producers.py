@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
@@ -56,20 +57,18 @@ class Answer(msgspec.Struct, array_like=True):
         return np.frombuffer(self.rows, f"<i{self.width}").astype(np.int32) if self.rows else None
 
 
+@dataclass(slots=True, eq=False)
 class KnownProducer:
     """One producer. Whatever is at most `floor`, or at most `last − producer_window`, has left the window."""
 
-    __slots__ = ("applied", "beside", "beside_bytes", "epoch", "floor", "last", "rows", "seen_at")
-
-    def __init__(self, epoch: int, seen_at: int) -> None:
-        self.epoch = epoch
-        self.seen_at = seen_at
-        self.last = -1
-        self.floor = -1
-        self.rows = bytearray()
-        self.beside: dict[tuple[int, int], bytes] = {}  # by sequence and queue
-        self.beside_bytes = 0
-        self.applied = 0  # replay: the sequence at which a checkpoint took it
+    epoch: int
+    seen_at: int
+    last: int = -1
+    floor: int = -1
+    rows: bytearray = field(default_factory=bytearray)
+    beside: dict[tuple[int, int], bytes] = field(default_factory=dict)  # by sequence and queue
+    beside_bytes: int = 0
+    applied: int = 0  # replay: the sequence at which a checkpoint took it
 
     def window_floor(self) -> int:
         return max(self.floor, self.last - limits.producer_window)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,15 +33,13 @@ _FRESH_RUN: Final = re.compile(rb"\x00*")
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
 
 
+@dataclass(slots=True, eq=False)
 class Attempts:
     """How often a message was tried, and when first; of those, how many attempts were lost with their worker."""
 
-    __slots__ = ("count", "first_at", "lost")
-
-    def __init__(self, count: int, first_at: int) -> None:
-        self.count = count
-        self.first_at = first_at
-        self.lost = 0
+    count: int
+    first_at: int
+    lost: int = 0
 
 
 class Progress:

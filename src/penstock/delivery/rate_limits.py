@@ -13,6 +13,7 @@ says which, and `pay` takes the tokens when the push happens. Duplicates cost no
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -113,15 +114,13 @@ Bill = dict[tuple[Buckets, Hashable], int]  # tokens, by whose bucket
 # limits of pushes
 
 
+@dataclass(slots=True, eq=False)
 class PushLimits:
     """The buckets that pushes to one queue take from."""
 
-    __slots__ = ("clients", "keys", "queue")
-
-    def __init__(self) -> None:
-        self.queue: Buckets | None = None
-        self.clients: Buckets | None = None
-        self.keys: Buckets | None = None
+    queue: Buckets | None = None
+    clients: Buckets | None = None
+    keys: Buckets | None = None
 
     @staticmethod
     def renewed(old: PushLimits | None, options: QueueOptions, now: int) -> PushLimits | None:

@@ -14,6 +14,7 @@ the next share is put into the wheel. So ten million messages delayed over a yea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +24,10 @@ from numpy.typing import NDArray
 from penstock import limits
 from penstock.batch.layout import DUE
 from penstock.delivery.entries import FOREVER, Int64s
-from penstock.delivery.log import Extent, Partition, Queue
 
 if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState
+    from penstock.delivery.log import Extent, Partition, Queue
 
 TICK_BITS: Final = 10
 LEVEL_BITS: Final = (8, 6, 6, 6, 6, 6)
@@ -38,14 +39,12 @@ TIMER: Final = np.dtype([("due", "<i8"), ("offset", "<i8"), ("owner", "<i4")])
 Timers = NDArray[np.void]
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """Timers of one slot, unsorted."""
 
-    __slots__ = ("chunks", "singles")
-
-    def __init__(self) -> None:
-        self.singles: list[tuple[int, int, int]] = []
-        self.chunks: list[Timers] = []
+    singles: list[tuple[int, int, int]] = field(default_factory=list)
+    chunks: list[Timers] = field(default_factory=list)
 
     def add(self, timers: Timers) -> None:
         self.chunks.append(timers)

@@ -21,8 +21,9 @@ from penstock.model import Freed, queue_options, to_micros
 from penstock.replies import ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.engine import Ticket
+from penstock.shard.tasks import finish, schedules
+from penstock.shard.tasks import operations as task_operations
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -358,12 +359,12 @@ def _submit_tasks(session: Session, operation: ops.SubmitTasks, client: str) -> 
 
 @handles(ops.FinishTasks)
 def _finish_tasks(session: Session, operation: ops.FinishTasks, client: str) -> Reply:
-    return shard_tasks.finish_tasks(session.shard, operation.finishes)
+    return finish.finish_tasks(session.shard, operation.finishes)
 
 
 @handles(ops.NoteProgress)
 def _note_progress(session: Session, operation: ops.NoteProgress, client: str) -> Reply:
-    return None, shard_tasks.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
+    return None, finish.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
 
 
 @handles(ops.FindTask)
@@ -398,17 +399,17 @@ def _begin_operation(session: Session, operation: ops.BeginOperation, client: st
 
 @handles(ops.FindOperation)
 def _find_operation(session: Session, operation: ops.FindOperation, client: str) -> Reply:
-    return shard_tasks.operation(session.shard, operation.operation_id)
+    return task_operations.operation(session.shard, operation.operation_id)
 
 
 @handles(ops.ListOperations)
 def _list_operations(session: Session, operation: ops.ListOperations, client: str) -> Reply:
-    return shard_tasks.operations(session.shard)
+    return task_operations.operations(session.shard)
 
 
 @handles(ops.StopOperation)
 def _stop_operation(session: Session, operation: ops.StopOperation, client: str) -> Reply:
-    return shard_tasks.stop_operation(session.shard, operation.operation_id)
+    return task_operations.stop_operation(session.shard, operation.operation_id)
 
 
 @handles(ops.HeartbeatWorker)
@@ -433,17 +434,17 @@ def _workers(session: Session, operation: ops.Workers, client: str) -> Reply:
 
 @handles(ops.SetSchedule)
 def _set_schedule(session: Session, operation: ops.SetSchedule, client: str) -> Reply:
-    return shard_tasks.set_schedule(session.shard, operation.schedule)
+    return schedules.set_schedule(session.shard, operation.schedule)
 
 
 @handles(ops.DeleteSchedule)
 def _delete_schedule(session: Session, operation: ops.DeleteSchedule, client: str) -> Reply:
-    return None, shard_tasks.delete_schedule(session.shard, operation.name)
+    return None, schedules.delete_schedule(session.shard, operation.name)
 
 
 @handles(ops.Schedules)
 def _schedules(session: Session, operation: ops.Schedules, client: str) -> Reply:
-    return shard_tasks.schedules(session.shard)
+    return schedules.schedules(session.shard)
 
 
 MISSING: Final = ops.TABLE.values() - HANDLERS.keys()

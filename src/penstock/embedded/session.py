@@ -21,6 +21,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
+from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
 from penstock.embedded.handlers import HANDLERS
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -32,10 +33,12 @@ from penstock.model import (
     check_path,
     check_seconds,
 )
+from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer
 from penstock.seals import Wrapper
 from penstock.shard import transactions
+from penstock.shard.audit import AuditLog
 from penstock.shard.engine import Ticket
 from penstock.shard.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.shard.shard import Shard
@@ -68,6 +71,7 @@ class Session:
         journal_file_seconds: float | None = None,
         task_retention_seconds: float = limits.task_retention_seconds,
         data_mode: str | None = None,
+        audit: bool = False,
         master_key: str | Path | bytes | None = None,
         kms_command: str | None = None,
         keys: Wrapper | None = None,
@@ -95,14 +99,13 @@ class Session:
             self.keeper.file_us_max = file_us_max
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
+        self.audit = AuditLog(self.shard, self._disk, is_on=audit)
         self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
         self.tasks = TaskService(self.shard, self._disk, task_retention_seconds, background=background)
         self.timekeeper.roles.append(self.tasks.tick)
-        if self.keeper is not None:
-            self.keeper.before_removal = self.tasks.before_removal
-            self.keeper.identify_tasks = self.tasks.identify
+        self._instruct_keeper()
         if self.shard.store is not None:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
@@ -111,6 +114,13 @@ class Session:
             self._start()
         else:
             self.shard.prefetcher = None  # no threads means none
+
+    def _instruct_keeper(self) -> None:
+        """Who must know before the storekeeper removes something."""
+        if self.keeper is not None:
+            self.keeper.before_removal = self.tasks.before_removal
+            self.keeper.before_audit_removal = self.audit.before_removal
+            self.keeper.identify_tasks = self.tasks.identify
 
     def _take_short_ways(self) -> None:
         """What is called most often goes straight to the shard."""
@@ -232,9 +242,12 @@ class Session:
 
     # everything else
 
-    def run(self, operation: ops.Operation[R], client: str = "") -> tuple[R, Ticket]:
-        """Execute an operation. It may block, since files may be read."""
-        reply: tuple[R, Ticket] = HANDLERS[type(operation)](self, operation, client)
+    def run(self, operation: ops.Operation[R], client: str = "", caller: Caller = EMBEDDED) -> tuple[R, Ticket]:
+        """Execute an operation, and record what `caller` changes by it. It may block, since files may be read."""
+        handler = HANDLERS[type(operation)]
+        if self.audit.is_on and is_recorded(operation):
+            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, client))
+        reply: tuple[R, Ticket] = handler(self, operation, client)
         return reply
 
     def checkpoint(self) -> None:

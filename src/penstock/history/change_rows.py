@@ -31,9 +31,8 @@ from penstock.history.moment import PUSH, Moment, Rows
 from penstock.history.slices import OffsetRange, Slice
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
 from penstock.storage.cache import ByteCache
-from penstock.storage.event_files import EventRows
 from penstock.storage.extents import Extent
-from penstock.storage.parquet import read_column
+from penstock.storage.parquet import EventRows, read_column
 from penstock.storage.schema import EVENTS, SCHEMAS, TIME
 from penstock.storage.task_changes import id_bytes
 from penstock.storage.task_rows import Identity, Key, TaskRows

@@ -32,7 +32,7 @@ from penstock.repair.salvage import Loss, Salvaged, salvage
 from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.shard import Shard
-from penstock.storage import compaction, journal_files
+from penstock.storage import journal_files
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.directory import DIRECTORIES, MARKER, write_marker
@@ -41,6 +41,7 @@ from penstock.storage.doctor import CheckpointCheck, Examination, Finding, Progr
 from penstock.storage.frames import Header
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
+from penstock.storage.retention import rewrite
 from penstock.storage.schema import MESSAGES, Names
 from penstock.storage.segments import SegmentStore
 
@@ -206,7 +207,7 @@ def _repair_segments(disk: Disk, segments: SegmentCheck, quarantine: Quarantine)
 def _replace(disk: Disk, manifest: Manifest, segments: SegmentCheck, name: str) -> Manifest:
     file, sound = manifest.files[name], segments.sound_extents[name]
     oldest = manifests.queues_with_history(manifest)
-    rewritten = compaction.rewrite(disk, SegmentReader(disk), oldest, file, sound) if sound else ([], [])
+    rewritten = rewrite(disk, SegmentReader(disk), oldest, file, sound) if sound else ([], [])
     written, extents = rewritten if file.table == MESSAGES else ([], [])
     return msgspec.structs.replace(
         manifest,

@@ -23,15 +23,26 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker import Broker
+from penstock.clock import SystemClock
 from penstock.config import Port, Settings
 from penstock.embedded import Session
 from penstock.errors import BadSettings, InvalidField, PenstockError
 from penstock.journal import outcome_unknown
+from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_plaintext, reachable_host
 from penstock.telemetry import Meter, Metrics
 
 logger: Final = logging.getLogger("penstock.server")
 GRPC_GRACE_SECONDS: Final = 1.0
+
+
+SCHEMES: Final = {
+    ("tcp", False): "penstock://",
+    ("tcp", True): "penstocks://",
+    ("http", False): "http://",
+    ("http", True): "https://",
+}
 
 
 class Listener(NamedTuple):
@@ -49,11 +60,13 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
 
+    tls: bool = False
+    names: tuple[str, ...] = ()  # by which clients may call it, when the host stands for all interfaces
+
     @property
     def url(self) -> str:
-        scheme = {"tcp": "penstock://", "http": "http://"}.get(self.protocol, "")
-        # An address for all interfaces cannot be connected to everywhere; the loopback is always among them.
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        scheme = SCHEMES.get((self.protocol, self.tls), "")
+        host = reachable_host(self.host, self.names)
         return f"{scheme}[{host}]:{self.port}" if ":" in host else f"{scheme}{host}:{self.port}"
 
 
@@ -95,22 +108,24 @@ def _explained(error: OSError, host: str, port: Port) -> str:
     return f"{where} cannot be used: {error.strerror or error}"
 
 
-async def start(protocol: str, broker: Broker, settings: Settings, metrics: Metrics) -> Listener | None:
+async def start(
+    protocol: str, broker: Broker, settings: Settings, metrics: Metrics, tls: ServerTls | None = None
+) -> Listener | None:
     """Start one protocol; None when it is off, or when its extra is missing and nobody asked for it."""
     port = ports_of(settings)[protocol]
     if port == "off":
         return None
     try:
         if protocol == "tcp":
-            return await _start_tcp(broker, settings, port)
+            return await _start_tcp(broker, settings, port, tls)
         if protocol == "http":
-            return await _start_http(broker, settings, port, metrics)
-        return await _start_grpc(broker, settings, port)
+            return await _start_http(broker, settings, port, metrics, tls)
+        return await _start_grpc(broker, settings, port, tls)
     except OSError as error:
         raise BadSettings(f"{protocol}_port: {_explained(error, settings.host, port)}") from error
 
 
-async def _start_tcp(broker: Broker, settings: Settings, port: int) -> Listener:
+async def _start_tcp(broker: Broker, settings: Settings, port: int, tls: ServerTls | None) -> Listener:
     from penstock.server.tcp import start_tcp
 
     server = await start_tcp(
@@ -119,11 +134,14 @@ async def _start_tcp(broker: Broker, settings: Settings, port: int) -> Listener:
         port,
         frame_bytes_max=settings.frame_bytes_max,
         connections_max=settings.connections_max,
+        tls=tls,
     )
     return Listener(server.port, server.stop_accepting, server.close)
 
 
-async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Metrics) -> Listener:
+async def _start_http(
+    broker: Broker, settings: Settings, port: int, metrics: Metrics, tls: ServerTls | None
+) -> Listener:
     from penstock.server.http.serve import start_http
     from penstock.server.http.site import HttpSettings
     from penstock.server.websocket import WebSockets
@@ -134,13 +152,14 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
         hosts=settings.hosts,
         trusted_proxies=settings.trusted_proxies,
         cors_origins=settings.cors_origins,
+        scheme="https" if settings.is_seen_with_tls else "http",
         request_bytes_max=settings.request_bytes_max,
         connections_max=settings.connections_max,
         slow_request_seconds=settings.slow_request_ms / 1000,
         profile=settings.profile,
     )
     sockets = WebSockets(broker)
-    server = await start_http(broker, http_settings, metrics=metrics, stream=sockets.serve)
+    server = await start_http(broker, http_settings, metrics=metrics, stream=sockets.serve, tls=tls)
 
     async def close() -> None:
         try:
@@ -154,7 +173,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
     return Listener(server.port, sockets.goodbye, close)
 
 
-async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener | None:
+async def _start_grpc(broker: Broker, settings: Settings, port: int, tls: ServerTls | None) -> Listener | None:
     from penstock.server.grpc import start_grpc
 
     try:
@@ -164,6 +183,7 @@ async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener
             port,
             request_bytes_max=settings.request_bytes_max,
             connections_max=settings.connections_max,
+            tls=tls,
         )
     except InvalidField as error:
         if port != Settings().grpc_port:
@@ -194,6 +214,8 @@ class Server:
         self._settings = settings
         self._listeners: list[Listener] = []
         self._session: Session | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self.tls: ServerTls | None = None  # once it is started, with TLS
         self.broker: Broker | None = None  # once it is started
         self.over = asyncio.Event()  # somebody wants it to end, or the journal failed
 
@@ -201,11 +223,14 @@ class Server:
         """Open and listen; on failure nothing is left open."""
         settings = self._settings
         check_ports(settings)
+        check_public_bind(settings)
+        self.tls = server_tls(settings)
         logger.info("opening", extra={"data": settings.data})  # after a crash this may take a while
         self._session = await asyncio.to_thread(open_session, settings)
         try:
             self.broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
             self._watch_journal(self._session)
+            self._watch_transport(self.broker)
             return Started(settings.data, settings.durability, self._session.shard.queue_count, await self._listen())
         except BaseException:
             await self.stop(drain=False)
@@ -216,11 +241,38 @@ class Server:
         metrics = Metrics(self.broker.session, self.broker.meter)
         addresses = []
         for protocol in ports_of(self._settings):
-            listener = await start(protocol, self.broker, self._settings, metrics)
+            listener = await start(protocol, self.broker, self._settings, metrics, self.tls)
             if listener is not None:
                 self._listeners.append(listener)
-                addresses.append(Address(protocol, self._settings.host, listener.port))
+                addresses.append(
+                    Address(protocol, self._settings.host, listener.port, self.tls is not None, self._settings.hosts)
+                )
         return addresses
+
+    def _watch_transport(self, broker: Broker) -> None:
+        """Have certificates reloaded, and what is wrong with them shown by readyz."""
+        if self.tls is not None:
+            broker.meter.certificate_expires_at = self.tls.expires_at
+            broker.notices.append(self.tls.problems)
+            self._upkeep = asyncio.create_task(self._reload_certificates(self.tls))
+        elif is_plaintext(self._settings):
+            logger.warning(PLAINTEXT)
+            broker.notices.append(lambda: (PLAINTEXT,))
+
+    async def _reload_certificates(self, tls: ServerTls) -> None:
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            if await asyncio.to_thread(tls.reload_if_changed):
+                self._certificate_changed(tls)
+
+    def _certificate_changed(self, tls: ServerTls) -> None:
+        if self.broker is not None:
+            self.broker.meter.certificate_expires_at = tls.expires_at
+
+    def reload(self) -> None:
+        """SIGHUP: read the certificates again."""
+        if self.tls is not None and self.tls.reload():
+            self._certificate_changed(self.tls)
 
     def _watch_journal(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
@@ -244,6 +296,8 @@ class Server:
         """Finish what was begun, if there is time for it; close everything."""
         if self.broker is not None and drain:
             await self._drain(self.broker)
+        if self._upkeep is not None:
+            self._upkeep.cancel()
         for listener in self._listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
@@ -272,6 +326,14 @@ class Server:
             logger.warning("what was begun could not be finished: %s", error)
 
 
+def server_tls(settings: Settings) -> ServerTls | None:
+    """The TLS of the ports; None without. Raises `BadSettings` when the files cannot be used."""
+    if not settings.speaks_tls:
+        return None
+    files = Files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    return ServerTls(files, SystemClock(), client=settings.tls_client, minimum=settings.tls_minimum)
+
+
 def open_session(settings: Settings) -> Session:
     """The shard of a broker. Blocks while it recovers."""
     return Session(
@@ -288,7 +350,10 @@ async def serve(
     ready: Callable[[Started], object] = lambda started: None,
     reload: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; a second one leaves at once. SIGHUP calls `reload`."""
+    """Run a broker until SIGTERM or SIGINT; a second one leaves at once.
+
+    SIGHUP reads the certificates again, and calls `reload`.
+    """
     server = Server(settings)
     _on_signals(server, reload)
     started = await server.start()
@@ -317,7 +382,12 @@ def _on_signals(server: Server, reload: Callable[[], object]) -> None:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+
+    def reload_all() -> None:
+        reload()
+        server.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, reload_all)
 
 
 def raise_file_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from penstock.delivery.progress import Progress
 from penstock.errors import GroupExists
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
 from penstock.replies import LeaseView, Piece
-from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of, pieces_of_takes
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 
 def read(

@@ -14,7 +14,7 @@ is kept as it is. Runs are merged here, before they are written, and mapped from
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.entries import FOREVER, Int64s
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.snapshot import encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
-from penstock.shard.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 
 def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.batch import Batch
 from penstock.delivery import admin
@@ -16,9 +17,11 @@ from penstock.errors import MessageNotFound
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
 from penstock.shard import browse
-from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 CHUNK = 1_000
 
@@ -87,9 +90,10 @@ def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) ->
     """
 
     def decide(now: int) -> list[Entry]:
+        target = admin.check_changeable(admin.queue_named(shard.core, queue))
         dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)
         offsets = sorted(_unsettled_offset(dlq, id) for id in ids)
-        decided = decide_push(shard.core, admin.queue_named(shard.core, queue), batch, now)
+        decided = decide_push(shard.core, target, batch, now)
         return [
             *decided.entries,
             Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]),
@@ -110,7 +114,7 @@ def purge(shard: Shard, queue: str) -> Ticket:
     """Throw all dead letters of a queue away."""
 
     def decide(now: int) -> list[Entry]:
-        admin.queue_named(shard.core, queue)
+        admin.check_changeable(admin.queue_named(shard.core, queue))
         dlq = shard.core.by_name.get(queue + DLQ_SUFFIX)
         return [] if dlq is None else admin.decide_purge(dlq, now)
 

@@ -80,6 +80,7 @@ class Engine:
         self.is_closed = False
         self.changing = False  # set while the state is altered; still set afterwards: it was interrupted
         self.once_appended: list[Callable[[], None]] = []  # for observers of entries: called after this frame
+        self.joining: Callable[[int], list[Entry]] | None = None  # what joins the frame of an operation: its record
         self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
         journal.on_fail = self._failed
         self.prefetcher = Prefetcher(store) if store is not None else None

@@ -6,7 +6,7 @@ Membership itself is volatile and is not journaled; the deliveries that a member
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock import limits
 from penstock.delivery import admin
@@ -17,8 +17,10 @@ from penstock.errors import InvalidField, MemberFenced
 from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership
 from penstock.requests import Settling, check_session_seconds
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 RELEASED: Final = Settling(Outcome.RELEASED)
 

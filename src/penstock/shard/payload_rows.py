@@ -6,6 +6,7 @@ Planning runs while the shard is held and touches no file; loading row groups of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -119,14 +120,12 @@ def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
     return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=SealedTimes(store, sealed))
 
 
+@dataclass(slots=True, eq=False)
 class SealedTimes:
     """When the messages of a sealed extent were pushed: the column is read when someone asks."""
 
-    __slots__ = ("_sealed", "_store")
-
-    def __init__(self, store: SegmentReader, sealed: SealedExtent) -> None:
-        self._store = store
-        self._sealed = sealed
+    _store: SegmentReader
+    _sealed: SealedExtent
 
     def of(self, offset: int) -> int:
         return int(self._store.pushed_at(self._sealed)[offset - self._sealed.first_offset])

@@ -417,6 +417,8 @@ class Shard(Engine):
             now, monotonic = self.begin()
             self.tick(now, monotonic)
             entries = list(decide(now))
+            if entries and self.joining is not None:
+                entries += self.joining(now)
             ticket = self.commit_frame(entries, level or self.durability) if entries else 0
             self.changed(entries)
             self.on_unreported()

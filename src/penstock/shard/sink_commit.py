@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock import limits
 from penstock.batch import Batch
@@ -20,10 +20,12 @@ from penstock.delivery.sinks import Todo, check_commit
 from penstock.errors import StorageError
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
 from penstock.shard.transactions import Plan, Prepared, Pushes
 from penstock.storage.staging import Staging, check_staged
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 T = TypeVar("T")
 

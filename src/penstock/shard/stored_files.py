@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock import limits
 from penstock.errors import InvalidField, StorageError, TooLarge
 from penstock.replies import HistoryInfo
-from penstock.shard.shard import Shard
 from penstock.storage import pins
 from penstock.storage.directory import DIRECTORIES, MARKER, read_marker
 from penstock.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 _BELOW: Final = rf"(?:{'|'.join(DIRECTORIES)})(?:/[A-Za-z0-9][A-Za-z0-9._-]*)"
 _FILE: Final = re.compile(rf"{MARKER}|{_BELOW}+")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Durability, MessageId, Receipt
 from penstock.replies import PushReply
 from penstock.requests import Operation, PartitionChoice, Producer, PushOperation, SettleOperation, Settling
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 TRANSACTION: Final = 0  # in place of a queue: the answer is that of a transaction
 SMALL_BYTES: Final = 64 * limits.KIB  # a batch above this is not worth copying to save an entry

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock import limits
 from penstock.batch import layout
@@ -26,15 +26,17 @@ from penstock.delivery.timers import needs_delays
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
-from penstock.model import Freed
+from penstock.model import AUDIT_QUEUE, Freed
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
-from penstock.shard.shard import Shard
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.schema import Names
 from penstock.storage.segments import release_memory
 from penstock.storage.staging import Staging
 from penstock.storage.task_rows import Identify
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 T = TypeVar("T")
 
@@ -191,6 +193,7 @@ class Storekeeper:
         self.staging = staging
         # Called before frames up to a sequence are removed from the journal, for those who follow it.
         self.before_removal: Callable[[int], object] = lambda sequence: None
+        self.before_audit_removal: Callable[[int], object] = lambda start: None  # its records before this offset go
         self.identify_tasks: Identify | None = None  # which tasks messages are, for the sealed table
         self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
         self._file_since = shard.clock.monotonic()
@@ -380,12 +383,14 @@ class Storekeeper:
         shard = self._shard
         if not self._may_trim(queue):
             return {}
+        end = self._anchored(queue) if queue.name == AUDIT_QUEUE else FOREVER
         with shard.lock:
             shard.check()
             now = shard.clock.now()
             if queue.id not in shard.core.queues:
                 return {}
             moved = self._new_starts(queue, now, floors_of(shard.core, queue), archived_of(queue))
+            moved = {number: min(start, end) for number, start in moved.items()}
             moved = {number: start for number, start in moved.items() if start > queue.partitions[number].start}
             if moved:
                 shard.upkeep_commit(decide_trim(queue, moved, now))
@@ -393,8 +398,18 @@ class Storekeeper:
 
     def _may_trim(self, queue: Queue) -> bool:
         """Whether the limits alone would let anything go. Looks without the lock, since mostly they do not."""
+        return bool(self._starts_by_limits(queue))
+
+    def _starts_by_limits(self, queue: Queue) -> dict[int, int]:
         no_floors = dict.fromkeys(range(len(queue.partitions)), FOREVER)
-        return bool(self._new_starts(queue, self._shard.clock.now(), no_floors, no_floors))
+        return self._new_starts(queue, self._shard.clock.now(), no_floors, no_floors)
+
+    def _anchored(self, queue: Queue) -> int:
+        """Up to where the audit log may be trimmed now: the hash of the last record before it is kept first."""
+        start = self._starts_by_limits(queue).get(0, 0)
+        if start:
+            self.before_audit_removal(start)
+        return start
 
     def _new_starts(self, queue: Queue, now: int, floors: dict[int, int], archived: dict[int, int]) -> dict[int, int]:
         sealed = {p.id: SealedOf(p) for p in list(queue.partitions) if p.extents and p.extents[0].sealed is not None}

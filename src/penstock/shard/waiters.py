@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """One call that waits for messages of one group. `wake` must not block and may be called from any thread."""
 
-    __slots__ = ("group", "queue", "since", "wake", "woken")
-
-    def __init__(self, queue: int, group: int, wake: Callable[[], object], since: int) -> None:
-        self.queue = queue
-        self.group = group
-        self.wake = wake
-        self.since = since  # the last wake-up before it came
-        self.woken = 0  # the wake-up that it got
+    queue: int
+    group: int
+    wake: Callable[[], object]
+    since: int  # the last wake-up before it came
+    woken: int = 0  # the wake-up that it got
 
 
 class Waiters:

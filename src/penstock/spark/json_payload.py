@@ -244,7 +244,7 @@ def texts(payloads: pa.Array) -> pa.Array:
         return pa.array(decoded, pa.string())
 
 
-# What Arrow reads, and what becomes of it.
+# What Arrow reads, and how it is converted.
 
 
 def _as_read(kind: pa.DataType, name: str) -> pa.DataType:

@@ -27,7 +27,7 @@ from penstock.batch import layout
 from penstock.errors import Damaged
 from penstock.limits import priority_default
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
-from penstock.storage import event_files, parquet
+from penstock.storage import parquet
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import Manifest, SegmentFile, extents_in
@@ -157,7 +157,7 @@ class _ManifestBuilder:
         ends = _row_group_ends(source.metadata)
         rows = np.cumsum([source.metadata.row_group(index).num_rows for index in range(len(ends))]).tolist()
         if kind in EVENT_TIMES:
-            summary = event_files.summary(table, kind)
+            summary = parquet.summary(table, kind)
             written = (ends, memoryview(data))
             self.files[name] = parquet.describe(name, kind, len(table), written, sequences, events=summary)
         else:

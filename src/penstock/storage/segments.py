@@ -7,6 +7,10 @@ puts them meanwhile; after that the answer is `MessageNotFound`, never another m
 
 `Prefetcher` reads ahead: while a consumer works through one row group, a thread loads the next one of the partition
 into the cache of the store, whose byte budget bounds it.
+
+`Sealer` turns a stretch of the journal into Parquet files, in a thread beside the shard. It only adds files: they count
+once a manifest names them. Memory is bounded by `limits.seal_bytes_max` of payload at a time, however well the batches
+in the journal were compressed; events and changes of tasks are compressed as they are gathered.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ import ctypes
 import logging
 import queue
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,9 +32,10 @@ from numpy.typing import NDArray
 from penstock import limits
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
+from penstock.delivery.entries import Push, Settled, decode
 from penstock.errors import Damaged, MessageNotFound
 from penstock.model import Freed
-from penstock.storage import compaction, parquet, segment_audit
+from penstock.storage import parquet, retention, segment_audit
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
@@ -42,10 +48,17 @@ from penstock.storage.manifest import (
     extents_in,
     queues_with_history,
 )
-from penstock.storage.message_rows import Keep
-from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import SCHEMAS, TASKS, Names
-from penstock.storage.sealer import Frames, Sealer
+from penstock.storage.message_rows import Keep, PushedBatch, message_table, pushed_batch, single_push
+from penstock.storage.parquet import (
+    EventFileWriter,
+    EventRows,
+    SegmentReader,
+    extents_of,
+    row_ends,
+    row_sizes,
+    write_messages,
+)
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS, Names
 from penstock.storage.task_rows import Identify, TaskRows
 
 Moved = Callable[[list[Extent]], None]
@@ -181,7 +194,7 @@ class SegmentStore:
             removed = self._current.trim(starts, set(gone_queues))
             return self._sweep() + Freed(messages_removed=removed)
 
-    def compact(self, live: compaction.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
+    def compact(self, live: retention.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
         """Rewrite files of which over half the rows are no longer needed.
 
         Extents stay whole and keep their offsets. `moved` is called, file by file, with those in another file;
@@ -190,7 +203,7 @@ class SegmentStore:
         freed = Freed()
         manifest = self.manifest
         oldest, since = queues_with_history(manifest), self._current.tasks_since()
-        names = compaction.worth_rewriting(manifest, live, since)
+        names = retention.worth_rewriting(manifest, live, since)
         extents_of = extents_in(manifest, names)
         for name in names:
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
@@ -206,7 +219,7 @@ class SegmentStore:
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
     def _rewrite(
-        self, name: str, extents: list[Extent], live: compaction.Live, oldest: dict[int, int], since: int
+        self, name: str, extents: list[Extent], live: retention.Live, oldest: dict[int, int], since: int
     ) -> tuple[list[Extent], Freed]:
         """Replace one file by a smaller one; returns the extents in it, and what was freed."""
         now = self._current
@@ -216,7 +229,7 @@ class SegmentStore:
         old = [extent for extent in extents if now.extents.has(extent)]
         kept = [extent for extent in old if live(extent)]
         try:
-            written, new = compaction.rewrite(self._disk, self._reader, oldest, file, kept, since)
+            written, new = retention.rewrite(self._disk, self._reader, oldest, file, kept, since)
         except Damaged as error:
             _log.warning("compaction leaves a damaged file as it is: %s", error)
             return [], Freed()
@@ -336,3 +349,115 @@ def release_memory() -> None:
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)
+
+
+Frames = Iterable[tuple[int, memoryview]]
+
+
+class Sealed(NamedTuple):
+    """What a seal wrote."""
+
+    files: list[SegmentFile]
+    extents: list[Extent]
+
+
+class Sealer:
+    """Seals one stretch of the journal."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        names: Names,
+        keep: Keep,
+        first_sequence: int,
+        end_sequence: int,
+        tasks: TaskRows | None = None,
+    ) -> None:
+        self._disk = disk
+        self._tasks = tasks or TaskRows(names)
+        self._names = names
+        self._keep = keep
+        self._sequences = (first_sequence, end_sequence)
+        self._starts: dict[tuple[int, int], int] = {}
+        self._events = EventRows(names)
+        self._events_file = self._event_file(EVENTS)
+        self._tasks_file = self._event_file(TASKS)
+        self._sealed = Sealed([], [])
+
+    def run(self, frames: Frames) -> Sealed:
+        """Write all files; nothing is visible yet."""
+        for pushed in self._stretches(frames):
+            for group in self._by_file(pushed):
+                self._write_messages(group)
+        self._events_file.add(self._events.tables())
+        self._tasks.finish()
+        self._tasks_file.add(self._tasks.tables())
+        for file in (self._events_file, self._tasks_file):
+            self._sealed.files.extend(file.finish(self._sequences))
+        return self._sealed
+
+    def _event_file(self, kind: str) -> EventFileWriter:
+        return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
+
+    def start_of(self, queue: int, partition: int) -> int:
+        """The first offset to keep: asked once per partition, so that one seal uses one answer."""
+        start = self._starts.get((queue, partition))
+        if start is None:
+            start = self._starts[queue, partition] = self._keep(queue, partition)
+        return start
+
+    def _stretches(self, frames: Frames) -> Iterator[list[PushedBatch]]:
+        """Pushes that are still needed, as many at a time as may be in memory."""
+        pushed: list[PushedBatch] = []
+        size = 0
+        for sequence, frame in frames:
+            if not self._sequences[0] <= sequence < self._sequences[1]:
+                continue
+            single = single_push(frame)
+            for item in self._read(frame, sequence) if single is None else (single,):
+                if self._is_needed(item):
+                    pushed.append(item)
+                    size += item.payload_bytes
+            if size >= limits.seal_bytes_max:
+                yield pushed
+                pushed, size = [], 0
+        yield pushed
+
+    def _read(self, frame: memoryview, sequence: int) -> Iterator[PushedBatch]:
+        entries = list(decode(frame))
+        self._tasks.take(sequence, entries)
+        self._tasks_file.add(self._tasks.tables())
+        for entry in entries:
+            if isinstance(entry, Push):
+                yield pushed_batch(entry)
+            elif isinstance(entry, Settled):
+                self._events.add(entry)
+
+    def _is_needed(self, item: PushedBatch) -> bool:
+        if item.queue not in self._names.queues:
+            return False
+        if len(item.parts) != 1:
+            return any(first + count > self.start_of(item.queue, part) for part, count, first in item.parts)
+        ((partition, count, first),) = item.parts
+        return first + count > self.start_of(item.queue, partition)
+
+    def _by_file(self, pushed: list[PushedBatch]) -> list[list[PushedBatch]]:
+        """A queue with many bytes gets a file of its own; the others share one."""
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for item in pushed:
+            sizes[item.queue] += item.payload_bytes
+        groups: defaultdict[int, list[PushedBatch]] = defaultdict(list)
+        for item in pushed:
+            has_own_file = sizes[item.queue] > limits.segment_own_file_bytes
+            groups[item.queue if has_own_file else -1].append(item)
+        return list(groups.values())
+
+    def _write_messages(self, pushed: list[PushedBatch]) -> None:
+        table, flags = message_table(pushed, self._names, self.start_of)
+        if not len(table):
+            return
+        name = parquet.file_name(MESSAGES, self._sequences[0], len(self._sealed.files))
+        ends = row_ends(row_sizes(table))
+        extents = extents_of(table, flags, name, ends)
+        self._sealed.files.append(write_messages(self._disk, table, ends, extents, self._sequences))
+        self._sealed.extents.extend(extents)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +26,6 @@ from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, Span, decode_record
 from penstock.journal import Frame
 from penstock.model import Outcome
-from penstock.shard.shard import Shard
 from penstock.storage.task_changes import (
     ANY,
     ATTEMPT,
@@ -57,6 +56,9 @@ from penstock.storage.task_changes import (
 )
 from penstock.task_index import database
 from penstock.task_index.database import Database, set_meta
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 SLICE_CHANGES: Final = 4_000
 SLICE_BYTES: Final = 4 << 20

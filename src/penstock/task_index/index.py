@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock import limits
 from penstock.delivery.core import DeliveryState
@@ -24,7 +24,6 @@ from penstock.delivery.tasks import is_settled
 from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
 from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound, Target
-from penstock.shard.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.task_changes import Known, id_bytes, id_text
 from penstock.storage.task_rows import Identity, Key
@@ -32,6 +31,9 @@ from penstock.task_index import database, lookahead, queries
 from penstock.task_index.database import Database, DatabaseBroken
 from penstock.task_index.follower import Follower, rebuild
 from penstock.task_index.queries import Cursor, Names
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 logger: Final = logging.getLogger("penstock.task_index")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.batch import Batch, layout
 from penstock.delivery.dedup import digest
@@ -27,7 +27,6 @@ from penstock.delivery.entries import (
 from penstock.delivery.phases import FRESH
 from penstock.delivery.tasks import GROUP, is_settled
 from penstock.journal import Frame
-from penstock.shard.shard import Shard
 from penstock.storage.task_changes import (
     FINAL_FROM,
     LEASED,
@@ -46,6 +45,9 @@ from penstock.storage.task_changes import (
 from penstock.task_index import queries
 from penstock.task_index.database import Database
 from penstock.task_index.follower import Sink, known_of, take_frame
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 Row = Sequence[Any]
 PURGED: Final = TasksPurged.__struct_config__.tag

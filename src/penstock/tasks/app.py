@@ -186,7 +186,7 @@ class App:
     # workers
 
     def workers(self) -> list[WorkerView]:
-        """Workers that the broker has heard from, of this app and of others."""
+        """Workers that have reported to the broker, of this app and of others."""
         session = self.open_session()
         return session.execute(ops.Workers())
 

@@ -51,7 +51,7 @@ class TaskContext:
         self.parents = tuple(parents)  # in the order of depends_on
         self._note = note
         self.is_cancelled = False  # the task was cancelled meanwhile: what it still returns is thrown away
-        self.broken_off: Ending | None = None  # what becomes of the task when its run is broken off
+        self.broken_off: Ending | None = None  # the end of the task when its run is broken off
 
     @property
     def id(self) -> str:

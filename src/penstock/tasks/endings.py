@@ -38,7 +38,7 @@ class EarlyEnd(Exception):
 
 
 class Snooze(EarlyEnd):
-    """Not now: run it again in so many seconds. The attempt is not counted."""
+    """Not now: run it again after `seconds`. The attempt is not counted."""
 
     def __init__(self, seconds: float | timedelta) -> None:
         self.seconds = check_seconds(seconds, "seconds")
@@ -63,7 +63,7 @@ class Cancel(EarlyEnd):
 
 
 class Unfit(Exception):
-    """Stored arguments that the function does not take: no attempt would mend that."""
+    """Stored arguments that the function does not take: not retryable."""
 
 
 class Ending(msgspec.Struct, frozen=True):

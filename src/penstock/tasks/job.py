@@ -118,7 +118,7 @@ class Job(Generic[T]):
 
 
 class Deadline:
-    """How long to wait, in all and at a time: one request may wait only so long."""
+    """How long to wait, in all and at a time: one request waits a limited time."""
 
     def __init__(self, clock: Clock, timeout: float | None) -> None:
         self._clock = clock

@@ -102,7 +102,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str | None = None
     headers: Mapping[str, str] | None = None
     trace: str | None = None
-    fatal: tuple[type[BaseException], ...] = ()  # errors that no further attempt would mend
+    fatal: tuple[type[BaseException], ...] = ()  # errors that is not retryable
     backoff_base_seconds: float | None = None
     backoff_multiplier: float | None = None
     backoff_max_seconds: float | None = None
@@ -137,7 +137,7 @@ def check_known(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def unique_of(value: Any) -> dict[str, Any]:
-    """`unique=True` holds until the first one is final, `unique=60` for so many seconds."""
+    """`unique=True` holds until the first one is final, `unique=60` for that number of seconds."""
     if value is None or isinstance(value, bool):
         return {"unique": bool(value), "unique_seconds": None}
     seconds = check_seconds(value, "unique")

@@ -55,7 +55,7 @@ def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
 async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
     """Run an async function on this loop.
 
-    Its cancellation passes through: whoever cancelled the run, for its timeout say, knows what becomes of the task, and
+    Its cancellation passes through: whoever cancelled the run, for its timeout say, knows the state of the task, and
     may have put it into `context.broken_off` for the middleware to see.
     """
     token, pid = current.set(context), os.getpid()

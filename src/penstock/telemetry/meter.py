@@ -53,6 +53,7 @@ class Meter:
 
     def __init__(self, started_at: int = 0) -> None:
         self.started_at = started_at
+        self.certificate_expires_at = 0  # µs; 0 without TLS
         self.pushes: dict[tuple[str, str], list[int]] = {}  # (queue, protocol) → [messages, bytes]
         self.deliveries: dict[tuple[str, str], list[int]] = {}  # (queue, group) → [messages]
         self.refusals: dict[tuple[str, str], list[int]] = {}  # (queue, code) → [requests]

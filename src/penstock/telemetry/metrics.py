@@ -85,6 +85,7 @@ FAMILIES: Final = {
         Family("penstock_connections", "gauge", ("protocol",), "Open connections."),
         Family("penstock_accepted_connections", "counter", ("protocol",), "Connections accepted."),
         Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),
+        Family("penstock_tls_certificate_expiry_seconds", "gauge", (), "Until the certificate expires; with TLS only."),
         Family("penstock_build", "info", ("version", "python"), "1, with the versions as labels."),
     )
 }
@@ -320,4 +321,7 @@ class Metrics:
         connections = list(self._meter.connections.items())
         yield numbers("penstock_connections", (((protocol,), counts[0]) for protocol, counts in connections))
         yield numbers("penstock_accepted_connections", (((protocol,), counts[1]) for protocol, counts in connections))
+        expires_at = self._meter.certificate_expires_at
+        left = [((), (expires_at - self._shard.clock.now()) / 1e6)] if expires_at else []
+        yield numbers("penstock_tls_certificate_expiry_seconds", left)
         yield numbers("penstock_build", [((VERSION, platform.python_version()), 1)])

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock import limits, validation
 from penstock import operations as ops
+from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
 from penstock.batch import Batch
 from penstock.broker import LOCAL, Broker, Client
 from penstock.broker.reply_size import receipts_in, split
@@ -247,7 +248,30 @@ class GrpcServer:
         await self._server.stop(grace)
 
 
-async def start(broker: Broker, host: str, port: int, request_bytes_max: int, connections_max: int) -> GrpcServer:
+def credentials(tls: ServerTls) -> Any:
+    """What the port proves itself with: the newest certificate at every handshake.
+
+    gRPC can require certificates of clients or not ask for them: with `optional` it does not ask.
+    """
+    given = tls.loaded
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration([(given.key, given.certificate)], given.client_ca)
+
+    def fetch() -> Any:
+        nonlocal given
+        if given is tls.loaded:
+            return None  # as before
+        given = tls.loaded
+        return configuration()
+
+    is_required = given.client_ca is not None and tls.client == "required"
+    return grpc.dynamic_ssl_server_credentials(configuration(), fetch, is_required)
+
+
+async def start(
+    broker: Broker, host: str, port: int, request_bytes_max: int, connections_max: int, tls: ServerTls | None = None
+) -> GrpcServer:
     """See `start_grpc`."""
     server = grpc.aio.server(
         options=[
@@ -260,6 +284,7 @@ async def start(broker: Broker, host: str, port: int, request_bytes_max: int, co
             ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 4),
             ("grpc.so_reuseport", 0),  # two brokers on one port would share its calls at random
+            ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_SECONDS * 1000)),
         ],
         maximum_concurrent_rpcs=CALLS_MAX,
     )
@@ -274,7 +299,10 @@ async def start(broker: Broker, host: str, port: int, request_bytes_max: int, co
     reflection.enable_server_reflection(names, server)
     where = f"[{host}]" if ":" in host else host
     try:
-        bound = server.add_insecure_port(f"{where}:{port}")
+        if tls is None:
+            bound = server.add_insecure_port(f"{where}:{port}")
+        else:
+            bound = server.add_secure_port(f"{where}:{port}", credentials(tls))
     except RuntimeError as error:
         raise Unavailable(f"gRPC cannot listen on {where}:{port}: {error}", hint="choose another grpc_port") from None
     await server.start()

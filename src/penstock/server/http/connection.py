@@ -344,7 +344,7 @@ class HttpConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             self._closing_since = self.site.now
             self._set_reading()
-            send_end(self.transport)
+            send_end(self.transport, self.site.broker.loop)
 
     def _close(self) -> None:
         if self._closing_since is None:
@@ -379,6 +379,8 @@ class HttpConnection(asyncio.Protocol):
         self._has_ended = True
         current = self._current
         if self._closing_since is not None or current is None or not current.is_whole or current.is_waiting:
+            return False
+        if not self.transport.can_write_eof():  # with TLS both sides end together
             return False
         if self._receiving is not None and self._waiting:
             self._waiting.pop().cancel()

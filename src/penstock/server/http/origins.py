@@ -23,14 +23,16 @@ from penstock.errors import BadRequest, NotAuthorised, PenstockError
 PROBES: Final = (b"/livez", b"/readyz")
 PAGES: Final = (b"/", b"/docs", b"/ui")  # that may be linked to; so may all below /ui/
 _HOST: Final = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z._-]+)(?::(\d{1,5}))?")
-_DEFAULT_PORT: Final = b":80"
+_DEFAULT_PORTS: Final = {"http": b":80", "https": b":443"}
 _ORIGIN_HINT: Final = "name the origin in cors_origins"
 
 
 class Browsers:
     """Refuses requests that a page of somebody else may have caused."""
 
-    def __init__(self, bound: str, hosts: Iterable[str], origins: Iterable[str]) -> None:
+    def __init__(self, bound: str, hosts: Iterable[str], origins: Iterable[str], scheme: str = "http") -> None:
+        self._scheme = scheme.encode() + b"://"
+        self._default_port = _DEFAULT_PORTS[scheme]
         self._hosts = frozenset(_plain(host.encode()) for host in (bound, "localhost", *hosts))
         self.origins = frozenset(origin.encode() for origin in origins)
 
@@ -59,7 +61,8 @@ class Browsers:
     def _origin(self, origin: bytes | None, host: bytes) -> PenstockError | None:
         if origin is None or origin in self.origins or b"*" in self.origins:
             return None
-        if origin.removesuffix(_DEFAULT_PORT).lower() == b"http://" + host.removesuffix(_DEFAULT_PORT).lower():
+        port = self._default_port
+        if origin.removesuffix(port).lower() == self._scheme + host.removesuffix(port).lower():
             return None
         return NotAuthorised("origin: pages of this origin may do nothing here", hint=_ORIGIN_HINT)
 

@@ -6,21 +6,30 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from penstock.access.tls import ServerTls
 from penstock.broker import Broker
+from penstock.errors import BadRequest
 from penstock.server.http.app import make_app
 from penstock.server.http.connection import HttpConnection
 from penstock.server.http.hot import Matcher
 from penstock.server.http.site import HttpSettings, ServeSocket, Site
+from penstock.server.tls_listener import TlsListener
 from penstock.telemetry import Metrics
+from penstock.wire.json_messages import error_body
 
 BACKLOG: Final = 4096
 TICK_SECONDS_MAX: Final = 1.0
+_TLS_ERROR: Final = error_body(BadRequest("the broker speaks TLS here", hint="the URL begins with https://"))
+NEEDS_TLS: Final = (  # to a client that does not speak it
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_TLS_ERROR), _TLS_ERROR)
+)
 
 
 class HttpServer:
     """A server that listens. `drain`, then `close`."""
 
-    def __init__(self, site: Site, server: asyncio.Server) -> None:
+    def __init__(self, site: Site, server: asyncio.Server | TlsListener) -> None:
         self._site = site
         self._server = server
         self._gone = asyncio.Event()
@@ -81,13 +90,22 @@ class HttpServer:
 
 
 async def start_http(
-    broker: Broker, settings: HttpSettings, *, metrics: Metrics | None = None, stream: ServeSocket | None = None
+    broker: Broker,
+    settings: HttpSettings,
+    *,
+    metrics: Metrics | None = None,
+    stream: ServeSocket | None = None,
+    tls: ServerTls | None = None,
 ) -> HttpServer:
     """Listen; `stream` serves the WebSockets at /api/v1/stream. Raises `OSError` when the address is taken."""
     site, matcher = Site(broker, settings), Matcher()
     site.app = make_app(site, metrics)
     site.serve_socket = stream
-    server = await broker.loop.create_server(
-        lambda: HttpConnection(site, matcher), settings.host, settings.port, backlog=BACKLOG
-    )
-    return HttpServer(site, server)
+    if tls is None:
+        server = await broker.loop.create_server(
+            lambda: HttpConnection(site, matcher), settings.host, settings.port, backlog=BACKLOG
+        )
+        return HttpServer(site, server)
+    listener = TlsListener(broker.loop, tls, lambda: HttpConnection(site, matcher), settings.connections_max, NEEDS_TLS)
+    await listener.listen(settings.host, settings.port, BACKLOG)
+    return HttpServer(site, listener)

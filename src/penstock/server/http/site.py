@@ -47,6 +47,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # names that requests may have in `Host`, beside addresses and loopback names
     trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-For counts
     cors_origins: tuple[str, ...] = ()
+    scheme: str = "http"  # by which browsers reach it
     request_bytes_max: int = limits.frame_bytes_max
     connections_max: int = 10_000
     slow_request_seconds: float = 1.0
@@ -93,7 +94,7 @@ class Site:
         self._date = b""
         self._prefix = secrets.token_hex(4).encode() + b"-"
         self._numbers = itertools.count(1)
-        self.browsers = Browsers(settings.host, settings.hosts, settings.cors_origins)
+        self.browsers = Browsers(settings.host, settings.hosts, settings.cors_origins, settings.scheme)
         self._origins = self.browsers.origins
         self.proxies = Proxies(settings.trusted_proxies)
         self.tick()

@@ -38,6 +38,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._server = server
         self._splitter = Splitter(server.frame_bytes_max)
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
+        self._is_tls = False
         self._reserved = 0  # of what all unread requests may take
         self._window_since: float | None = None  # in which a frame must grow
         self._window_bytes = 0
@@ -48,6 +49,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class does not derive from it
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else "local"
         self._client = Client(LOCAL, "", address, "tcp")
@@ -196,7 +198,10 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def flush(self) -> None:
         out, self._out = self._out, []
         if out and not self._is_lost and not self._transport.is_closing():
-            self._transport.writelines(out)
+            if self._is_tls:  # which would make a record of each
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
 
     def goodbye(self) -> None:
         """The broker stops: say so. What is under way is still answered."""

@@ -2,7 +2,7 @@
 
 A connection that is closed while bytes of the client are unread is reset, and the reason that was sent is lost with it.
 So the write side is closed first, and what the client still sends is read and dropped: until it closes too, or
-`SECONDS_MAX` or `BYTES_MAX` are reached.
+`SECONDS_MAX` or `BYTES_MAX` are reached. TLS cannot close one side: there the client has `TLS_SECONDS` to read why.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 from typing import Final
 
 SECONDS_MAX: Final = 1.0
+TLS_SECONDS: Final = 0.25
 BYTES_MAX: Final = 1 << 20
 
 
@@ -27,8 +28,11 @@ class LingeringClose(asyncio.Protocol):
             self._transport.abort()
 
 
-def send_end(transport: asyncio.Transport) -> None:
+def send_end(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
     """Close the write side. A client may have reset the connection meanwhile."""
+    if not transport.can_write_eof():
+        loop.call_later(TLS_SECONDS, transport.close)
+        return
     try:
         transport.write_eof()
     except OSError:
@@ -41,6 +45,6 @@ def close_lingering(transport: asyncio.Transport, loop: asyncio.AbstractEventLoo
         return False
     transport.set_protocol(LingeringClose(transport))
     transport.resume_reading()
-    send_end(transport)
+    send_end(transport, loop)
     loop.call_later(SECONDS_MAX, transport.abort)
     return True

@@ -8,14 +8,21 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock import limits
+from penstock.access.tls import ServerTls
 from penstock.broker import Broker
 from penstock.errors import BadRequest, Unavailable
 from penstock.server.dispatch import Dispatch
 from penstock.server.tcp.connection import TcpConnection
+from penstock.server.tls_listener import TlsListener
+from penstock.wire.errors import to_reply
+from penstock.wire.frames import Type, frame
+from penstock.wire.requests import encode
 
 BACKLOG: Final = 4096  # connections that may come at once
 TICK_SECONDS: Final = 1.0
 HELLO_SECONDS: Final = 10.0  # for a client to say who it is
+_TLS_ERROR: Final = BadRequest("the broker speaks TLS here", hint="the URL begins with penstocks://")
+NEEDS_TLS: Final = frame(Type.ERROR, 0, encode(to_reply(_TLS_ERROR)))  # to a client that does not speak it
 
 
 class TcpServer:
@@ -30,16 +37,21 @@ class TcpServer:
         self.stalled_seconds = limits.stalled_seconds
         self.tick_seconds = TICK_SECONDS
         self.port = 0
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._is_stopping = False
         self._connections: set[TcpConnection] = set()
         self._unsent: list[Dispatch] = []  # connections with answers of this turn of the loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> None:
-        self._listener = await self.broker.loop.create_server(
-            lambda: TcpConnection(self), host, port, backlog=BACKLOG, reuse_address=True
-        )
+    async def start(self, host: str, port: int, tls: ServerTls | None = None) -> None:
+        loop = self.broker.loop
+        if tls is None:
+            self._listener = await loop.create_server(
+                lambda: TcpConnection(self), host, port, backlog=BACKLOG, reuse_address=True
+            )
+        else:
+            self._listener = TlsListener(loop, tls, lambda: TcpConnection(self), self.connections_max, NEEDS_TLS)
+            await self._listener.listen(host, port, BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._timer = self.broker.loop.call_later(self.tick_seconds, self._tick)
 
@@ -114,8 +126,9 @@ async def start_tcp(
     *,
     frame_bytes_max: int = limits.frame_bytes_max,
     connections_max: int = limits.connections_max,
+    tls: ServerTls | None = None,
 ) -> TcpServer:
     """Listen; port 0 takes any free one, which `TcpServer.port` names."""
     server = TcpServer(broker, frame_bytes_max, connections_max)
-    await server.start(host, port)
+    await server.start(host, port, tls)
     return server

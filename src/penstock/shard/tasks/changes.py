@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,12 +35,13 @@ from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, to_mic
 from penstock.model_tasks import FINAL, TaskState
 from penstock.replies import Piece
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, ParentFound, Settling
-from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of
-from penstock.shard.shard import Shard
-from penstock.shard.tasks.submit import Moved, commit, id_bytes, open_place
+from penstock.shard.tasks.submit import CANCELLED_ERROR, Moved, commit, id_bytes, open_place
 
-WHY: Final = "it was cancelled"
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
+
 CHUNK: Final = 1_000
 RETRIED: Final = (TaskState.DEAD, TaskState.CANCELLED, TaskState.FAILED)
 # What a task may have ended as that is neither done nor a dead letter, the likeliest first.
@@ -70,13 +71,13 @@ def cancel(shard: Shard, place: MessageId | None, task_id: str) -> tuple[Ticket,
             held = shard.core.tasks.held.get(task)
             if held is None:
                 raise Moved
-            return commit(shard, [cancelled(held.queue, task, WHY, now)], now, shard.durability), ""
+            return commit(shard, [cancelled(held.queue, task, CANCELLED_ERROR, now)], now, shard.durability), ""
         progress = _progress_of(shard, place)
         entries, chosen = _decide_cancel(shard, progress, place.offset, now)
         worker = chosen[0].lease.consumer if chosen else ""
         partition, queue = progress.partition, progress.partition.queue
         attempt = entries[0].spans[0].attempt if entries[0].leased_at else 0
-        note = Note(task, partition.id, place.offset, attempt, Note.CANCELLED, WHY.encode())
+        note = Note(task, partition.id, place.offset, attempt, Note.CANCELLED, CANCELLED_ERROR.encode())
         noted = TasksNoted(queue.id, now, worker, [note])
         level = queue.options.durability or shard.durability
         return commit(shard, [*entries, noted], now, level, chosen), worker
@@ -92,10 +93,12 @@ def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> t
     group, partition = progress.group, progress.partition
     chosen = _delivery_of(group, progress, offset) if phase == LEASED else None
     if chosen is not None:
-        ended = settle_rules.decide_settle(shard.core, [chosen], Settling(Outcome.CANCELLED, error=WHY), now, shard.rng)
+        ended = settle_rules.decide_settle(
+            shard.core, [chosen], Settling(Outcome.CANCELLED, error=CANCELLED_ERROR), now, shard.rng
+        )
         return [entry for entry in ended if isinstance(entry, Settled)], [chosen]
     span = span_of(partition.id, range(offset, offset + 1))
-    return [Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", WHY, [span])], []
+    return [Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", CANCELLED_ERROR, [span])], []
 
 
 def _delivery_of(group: Group, progress: Progress, offset: int) -> Chosen | None:

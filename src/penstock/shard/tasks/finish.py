@@ -7,7 +7,7 @@ Each finish of a call stands by itself; those that are accepted share a frame, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
@@ -22,9 +22,11 @@ from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds
 from penstock.model_tasks import Finish
 from penstock.requests import Settling
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
 from penstock.shard.tasks.submit import check_json, commit, cut, id_bytes, safest
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 OUTCOMES: Final = {
     "completed": Outcome.ACKED,

@@ -1,13 +1,17 @@
 """Operations on many tasks: cancel those that match a filter, or have the task index forget them.
 
-An operation is worked on in steps. A step is one frame: what becomes of some tasks, and how far the operation is with
+An operation is worked on in steps. A step is one frame: the new states of some tasks, and how far the operation is with
 them. The caller looked the tasks up; where they are by now, and whether they are final, is decided with the lock held.
+
+`OperationRunner` looks up the tasks that match, some thousands at a time, and runs the steps. An operation that was
+running when the process stopped goes on where its last step was. The task index follows from step to step, so that
+whoever looks when an operation is over sees what it did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -20,14 +24,19 @@ from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import cancelled
 from penstock.delivery.tasks import GROUP
-from penstock.errors import OperationNotFound, QueueFull, TaskConflict
+from penstock.errors import InvalidField, OperationNotFound, QueueFull, TaskConflict
 from penstock.model import Outcome, to_datetime
 from penstock.model_tasks import FINAL, OperationAction, OperationState, OperationView, TaskFilter, TaskState
 from penstock.requests import Settling, Target
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
-from penstock.shard.tasks.changes import WHY
-from penstock.shard.tasks.submit import commit
+from penstock.shard.tasks.submit import CANCELLED_ERROR, commit
+from penstock.shard.upkeep import Sleeper
+from penstock.storage.task_changes import id_text
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
+    from penstock.shard.tasks.service import TaskService
+
 
 CHUNK: Final = 1_000  # tasks in one frame, and while the shard is held
 WAITING: Final = (TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED)
@@ -38,7 +47,7 @@ STATES: Final[dict[int, OperationState]] = {
     OperationSet.FAILED: OperationState.FAILED,
 }
 _WAITS: Final = -1  # the phase of a task that waits for its parents
-_CANCELLED: Final = Settling(Outcome.CANCELLED, error=WHY)
+_CANCELLED: Final = Settling(Outcome.CANCELLED, error=CANCELLED_ERROR)
 _decode: Final = msgspec.json.Decoder(TaskFilter).decode
 
 
@@ -248,7 +257,7 @@ class _Taking:
 
     def _entries(self, now: int) -> list[Entry]:
         entries: list[Entry] = [
-            Settled(queue, GROUP, int(Outcome.CANCELLED), now, 0, "", WHY, spans)
+            Settled(queue, GROUP, int(Outcome.CANCELLED), now, 0, "", CANCELLED_ERROR, spans)
             for queue, spans in self._settled.spans().items()
         ]
         if self._chosen:
@@ -278,7 +287,7 @@ class _Taking:
     def _end(self, target: Target, at: int, now: int) -> bool:
         """Whether it is cancelled: one that runs only where running ones are meant."""
         if at == _WAITS:
-            self._freed.append(cancelled(target.queue, target.task_id, WHY, now))
+            self._freed.append(cancelled(target.queue, target.task_id, CANCELLED_ERROR, now))
         elif at != LEASED:
             self._settled.add(target)
         elif TaskState.RUNNING not in self._phase.states:
@@ -321,3 +330,99 @@ def _deliveries_of(group: Group) -> Iterable[tuple[tuple[int, int], Chosen]]:
             number = take.progress.partition.id
             for index in indexes:
                 yield (number, take.offsets[index]), Chosen(lease, take, [index])
+
+
+PAGE: Final = 10 * CHUNK  # looked up at a time
+
+
+class OperationRunner:
+    """One for each shard. Without `background` whoever begins an operation works on it."""
+
+    def __init__(self, shard: Shard, service: TaskService, *, background: bool) -> None:
+        self._shard = shard
+        self._service = service
+        self._is_stopping = False
+        self.sleeper = Sleeper("operations", self._tick, shard.is_over) if background else None
+
+    def start(self) -> None:
+        """Go on with what was running when the process stopped."""
+        if self.sleeper is not None and running(self._shard):
+            self.work()
+
+    def work(self) -> None:
+        """There is something to do."""
+        if self.sleeper is None:
+            self.run()
+        elif self.sleeper.was_started:
+            self.sleeper.wake()
+        else:
+            self.sleeper.start()
+
+    def stop(self) -> None:
+        """After the step that is under way; whoever opens the directory next goes on."""
+        self._is_stopping = True
+        if self.sleeper is not None:
+            self.sleeper.stop()
+
+    def run(self) -> None:
+        """Work on all operations until none is running."""
+        while (active := running(self._shard)) and not self._is_stopping:
+            self._finish(active[0])
+
+    def _tick(self) -> float | None:
+        self.run()
+        return None
+
+    def _finish(self, operation: OperationSet) -> None:
+        try:
+            phases = phases_of(operation)
+            self._count(operation, phases)
+            for number in range(operation.phase, len(phases)):
+                if not self._pass(operation, number, phases[number]):
+                    return
+            advance(self._shard, operation.operation_id, state=OperationSet.DONE)
+        except InvalidField as error:  # not retryable: the filter cannot be understood
+            changes = {"state": OperationSet.FAILED, "error": str(error)}
+            advance(self._shard, operation.operation_id, **changes)
+
+    def _count(self, operation: OperationSet, phases: list[Phase]) -> None:
+        if not operation.matched:
+            filter = _narrowed(operation, tuple(state for phase in phases for state in phase.states))
+            matched = self._service.caught_up().count(filter) if phases else 0
+            advance(self._shard, operation.operation_id, matched=matched)
+
+    def _pass(self, operation: OperationSet, number: int, phase: Phase) -> bool:
+        """One pass over the tasks; whether the operation is still running."""
+        filter = _narrowed(operation, phase.states)
+        cursor = operation.cursor if number == operation.phase else None
+        advance(self._shard, operation.operation_id, phase=number, cursor=cursor)
+        while targets := self._service.caught_up().targets(filter, cursor, PAGE):
+            for start in range(0, len(targets), CHUNK):
+                if not self._step(operation.operation_id, phase, targets[start : start + CHUNK]):
+                    return False
+            cursor = targets[-1].submitted_at, targets[-1].number
+        return True
+
+    def _step(self, operation_id: str, phase: Phase, targets: list[Target]) -> bool:
+        if self._is_stopping:
+            return False
+        taken = take_step(self._shard, operation_id, phase, targets)
+        if taken is None:
+            return False
+        step, _ = taken
+        for worker, task_id in step.workers:
+            self._service.cancelled(worker, id_text(task_id))
+        if phase.purges:
+            self._service.waiters.wake_all()
+        parents = [target.task_id for target in step.cancelled if target.has_open_child] if phase.purges else []
+        closed = self._service.caught_up().closed_targets(parents) if parents else []
+        if not closed:
+            return True
+        # Their children were cancelled with them. The cursor stays where the step left it.
+        last = targets[-1]
+        closed[-1] = closed[-1]._replace(submitted_at=last.submitted_at, number=last.number)
+        return take_step(self._shard, operation_id, Phase((), cancels=False, purges=True), closed) is not None
+
+
+def _narrowed(operation: OperationSet, states: tuple[TaskState, ...]) -> TaskFilter:
+    return msgspec.structs.replace(filter_of(operation), states=states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,10 +14,12 @@ from penstock.delivery.entries import Entry, ScheduleSet
 from penstock.delivery.task_pushes import spec_of
 from penstock.delivery.tasks import Schedule, id_text
 from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
-from penstock.model import DLQ_SUFFIX, to_datetime
+from penstock.model import AUDIT_QUEUE, DLQ_SUFFIX, to_datetime
 from penstock.model_tasks import ScheduleSpec, ScheduleView
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 
 def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
@@ -24,7 +27,7 @@ def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket
     data = msgspec.json.encode(spec)
     if len(data) > limits.schedule_bytes_max:
         raise TooLarge(f"schedule: it takes {len(data):,} bytes; {limits.schedule_bytes_max:,} are allowed")
-    if spec.queue.endswith(DLQ_SUFFIX):
+    if spec.queue.endswith(DLQ_SUFFIX) or spec.queue == AUDIT_QUEUE:
         raise reserved_name(spec.queue)
     next_tick(spec.cron, spec.timezone, shard.clock.now())  # refused before the shard is held: it may take a while
     known = shard.core.tasks.schedules.known

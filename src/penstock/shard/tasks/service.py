@@ -28,10 +28,9 @@ from penstock.model_tasks import (
     WorkerNews,
     WorkerView,
 )
-from penstock.shard import tasks as shard_tasks
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
-from penstock.shard.tasks.operation_runner import OperationRunner
+from penstock.shard.tasks import changes, finish, operations
+from penstock.shard.tasks import submit as task_submit
+from penstock.shard.tasks.operations import OperationRunner
 from penstock.shard.tasks.waits import Looks, TaskWaiter, TaskWaiters, not_found
 from penstock.shard.upkeep import Sleeper
 from penstock.shard.worker_registry import NEVER, Registry
@@ -39,6 +38,8 @@ from penstock.storage.disk import Disk
 from penstock.storage.task_rows import Identity, Key
 
 if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
     from penstock.task_index import TaskIndex
 
 T = TypeVar("T")
@@ -196,11 +197,11 @@ class TaskService:
         parents = {parent for task in tasks for parent in task.depends_on}
         outside = parents.difference(task.task_id for task in tasks)
         if not outside:
-            with suppress(shard_tasks.Moved):  # one of them was submitted before, and is done
-                return shard_tasks.submit_tasks(self.shard, tasks, {}, client)
+            with suppress(task_submit.Moved):  # one of them was submitted before, and is done
+                return task_submit.submit_tasks(self.shard, tasks, {}, client)
 
         def submit() -> tuple[list[Submitted], Ticket]:
-            return shard_tasks.submit_tasks(self.shard, tasks, self.task_index.places(parents), client)
+            return task_submit.submit_tasks(self.shard, tasks, self.task_index.places(parents), client)
 
         return _until_settled(submit, "depends_on")
 
@@ -247,7 +248,7 @@ class TaskService:
             return
         if view.state in FINAL:
             raise TaskConflict(f"task {view.task_id} is {view.state} and cannot be cancelled")
-        _, consumer = shard_tasks.cancel(self.shard, _message_of(view), view.task_id)
+        _, consumer = changes.cancel(self.shard, _message_of(view), view.task_id)
         if consumer:
             self.cancelled(consumer, view.task_id)
 
@@ -255,22 +256,22 @@ class TaskService:
         """A dead, cancelled or failed task is pending again, or blocked; so are the tasks cancelled because of it."""
 
         def retry() -> None:
-            ids = shard_tasks.kin(self.shard, task_id)
-            kin = shard_tasks.Kin(ids, self.task_index.places(ids) if ids else {})
+            ids = changes.kin(self.shard, task_id)
+            kin = changes.Kin(ids, self.task_index.places(ids) if ids else {})
             view = self.task(task_id)
             self.registry.revived(task_id)
-            shard_tasks.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
+            changes.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
 
         _until_settled(retry, task_id)
         return self.task(task_id)
 
     def begin_operation(self, action: str, filter: TaskFilter, operation_id: str) -> tuple[OperationView, Ticket]:
         """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
-        view, ticket = shard_tasks.begin_operation(self.shard, OperationAction(action), filter, operation_id)
+        view, ticket = operations.begin_operation(self.shard, OperationAction(action), filter, operation_id)
         self.operations.work()
         if self.operations.sleeper is not None:
             return view, ticket
-        return shard_tasks.operation(self.shard, view.operation_id)
+        return operations.operation(self.shard, view.operation_id)
 
     # workers
 
@@ -279,7 +280,7 @@ class TaskService:
         now, monotonic = self.shard.clock.read()
         for worker_id in self.registry.overdue(monotonic):
             logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", worker_id)
-            shard_tasks.expire_consumer(self.shard, worker_id)
+            finish.expire_consumer(self.shard, worker_id)
             self._hurry()
         look_at = self.registry.look_at
         return None if look_at == NEVER else now + look_at - monotonic
@@ -319,7 +320,7 @@ class TaskService:
     def forget(self, worker_id: str) -> Ticket:
         """A worker has stopped; what it still holds is released."""
         self.registry.forget(worker_id)
-        return shard_tasks.release_consumer(self.shard, worker_id)
+        return finish.release_consumer(self.shard, worker_id)
 
     def workers(self) -> list[WorkerView]:
         """The workers that were heard of lately."""
@@ -341,7 +342,7 @@ def _until_settled(decide: Callable[[], T], what: str) -> T:
     for _ in range(LOOKS_MAX):
         try:
             return decide()
-        except shard_tasks.Moved:
+        except task_submit.Moved:
             continue
     raise TaskConflict(f"{what}: changed each time it was looked at", hint="try again")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -36,8 +36,12 @@ from penstock.errors import InvalidField, QueueFull, TooLarge
 from penstock.model import Durability
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
+
+CANCELLED_ERROR: Final = "it was cancelled"
 
 
 class Wanted(NamedTuple):
@@ -99,6 +103,8 @@ def commit(
     bill: Bill | None = None,
 ) -> Ticket:
     """Apply and append one frame, with those that it frees. The lock is held."""
+    if shard.joining is not None:
+        entries = [*entries, *shard.joining(now)]
     if shard.core.tasks.awaited or any(isinstance(entry, TaskHeld) for entry in entries):
         ticket, entries = shard.commit_freeing(entries, now, level, chosen)
     else:

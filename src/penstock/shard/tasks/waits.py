@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -102,25 +103,23 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+@dataclass(slots=True, eq=False)
 class TaskWaiter:
     """One call that waits for one task. `wake` must not block and may be called from any thread."""
 
-    __slots__ = ("key", "news", "ticket", "wake")
-
-    def __init__(self, key: bytes, wake: Callable[[], object]) -> None:
-        self.key = key
-        self.wake = wake
-        self.news: Ending | TaskView | None = None  # final; None when the task index must be asked
-        self.ticket = 0  # what must be durable before the reply is sent
+    key: bytes
+    wake: Callable[[], object]
+    ending: Ending | TaskView | None = None  # final; None when the task index must be asked
+    ticket: int = 0  # what must be durable before the reply is sent
 
     def final(self, view: TaskView) -> TaskView | None:
         """The final task, if whoever woke the waiter passed its end; `view` is the task as seen before."""
-        news = self.news
-        if isinstance(news, Ending):
+        ending = self.ending
+        if isinstance(ending, Ending):
             # Who finishes a run names the task, and may be wrong.
-            is_its_own = not view.message_id or MessageId.parse(view.message_id).offset == news.offset
-            return news.of(view) if is_its_own else None
-        return news
+            is_its_own = not view.message_id or MessageId.parse(view.message_id).offset == ending.offset
+            return ending.of(view) if is_its_own else None
+        return ending
 
 
 class TaskWaiters:
@@ -160,17 +159,17 @@ class TaskWaiters:
             if note.task_id not in self._by_task:
                 continue  # whoever comes now looks after this is applied
             if note.what == Note.RESULT:
-                self._tell(note.task_id, _ending(TaskState.COMPLETED, entry, note), ticket)
+                self._notify(note.task_id, _ending(TaskState.COMPLETED, entry, note), ticket)
             elif note.what == Note.CANCELLED:
-                self._tell(note.task_id, _ending(TaskState.CANCELLED, entry, note), ticket)
+                self._notify(note.task_id, _ending(TaskState.CANCELLED, entry, note), ticket)
             elif note.what == Note.ERROR:
-                self._tell(note.task_id, None, ticket)  # whether it was the last attempt is for the task index to say
+                self._notify(note.task_id, None, ticket)  # whether it was the last attempt is for the task index to say
 
     def freed(self, entry: TaskFreed, ticket: int) -> None:
         """A task that waited for its parents does so no more."""
         if self._by_task and entry.how == TaskFreed.CANCELLED:
             ending = Ending(TaskState.CANCELLED, entry.at, "", 0, -1, entry.error.encode())
-            self._tell(entry.task_id, ending, ticket)
+            self._notify(entry.task_id, ending, ticket)
 
     def changed(self, views: Iterable[TaskView], ticket: int) -> None:
         """The task index has learned of changes."""
@@ -178,13 +177,13 @@ class TaskWaiters:
             return
         for view in views:
             if view.is_final:
-                self._tell(task_key(view.task_id), view, ticket)
+                self._notify(task_key(view.task_id), view, ticket)
 
-    def _tell(self, key: bytes, news: Ending | TaskView | None, ticket: int) -> None:
+    def _notify(self, key: bytes, ending: Ending | TaskView | None, ticket: int) -> None:
         with self._lock:
             woken = list(self._by_task.get(key, ()))
             for waiter in woken:
-                waiter.news = news or waiter.news
+                waiter.ending = ending or waiter.ending
                 waiter.ticket = max(waiter.ticket, ticket)
         for waiter in woken:
             with suppress(RuntimeError):  # its loop is closed; and what is applied must not fail

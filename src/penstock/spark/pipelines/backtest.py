@@ -310,7 +310,7 @@ PIPELINE: Final = Pipeline(
     name="backtest",
     summary="Run a Python handler over history and compare its outcomes, errors and latency with what happened.",
     explanation=(
-        "Reads messages of the queues given and what became of them in a group. Calls the handler with each message, "
+        "Reads messages of the queues given and how a group settled them. Calls the handler with each message, "
         "in parallel, in processes of its own: it may raise, hang (--timeout-seconds) or crash. Messages look like "
         "deliveries (payload, json(), key, headers, id, attempt, ack(), nack(), reject() and so on) but nothing is "
         "settled or pushed; what the handler itself sends elsewhere is sent.\n\n"

@@ -60,7 +60,7 @@ class CustomOptions(Options, frozen=True):
         float, Meta(description="With --stream: from one micro-batch to the next; 0 is at once.", ge=0)
     ] = 1.0
     messages_max: (
-        Annotated[int, Meta(description="With --stream: at most so many messages in a micro-batch.", ge=1)] | None
+        Annotated[int, Meta(description="With --stream: at most this many messages in a micro-batch.", ge=1)] | None
     ) = None
     checkpoint: Annotated[
         str | None, Meta(description="With --stream: where Spark keeps its place; else 'checkpoint' in --out.")

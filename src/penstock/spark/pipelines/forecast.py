@@ -52,7 +52,7 @@ class ForecastOptions(Options, frozen=True, kw_only=True):
     workers: Annotated[int, Meta(ge=1, le=10_000, description="Workers from now on, instead of those seen.")] | None = (
         None
     )
-    charts: Annotated[int, Meta(ge=0, le=100, description="Draw so many queues, those in most danger.")] = 12
+    charts: Annotated[int, Meta(ge=0, le=100, description="Draw this many queues, those in most danger.")] = 12
 
 
 class QueueHistory(msgspec.Struct, kw_only=True):

@@ -208,7 +208,7 @@ def _draw_rates(axes: Axes, flow: Flow) -> None:
         axes.stackplot(flow.times, *stacked, labels=list(outcomes), colors=colours, alpha=0.75, step="post")
     pushed = [value / flow.seconds for value in flow.counts["pushed"]]
     axes.step(flow.times, pushed, where="post", color=COLOURS["pushed"], linewidth=1.3, label="pushed")
-    _title(axes, "Messages per second, by what became of them")
+    _title(axes, "Messages per second, by outcome")
     axes.set_ylim(bottom=0)
     _legend(axes)
 

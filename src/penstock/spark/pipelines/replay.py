@@ -245,7 +245,7 @@ class ReplayOptions(Options, frozen=True, kw_only=True):
         str | None, msgspec.Meta(description="An archive, for what retention has removed from the log.")
     ] = None
     skip_acked_by: Annotated[str | None, msgspec.Meta(description="Leave out what this group has acknowledged.")] = None
-    per_second: Annotated[float | None, msgspec.Meta(description="Push no more than so many messages a second.")] = None
+    per_second: Annotated[float | None, msgspec.Meta(description="Push at most this many messages a second.")] = None
     keep_partition: Annotated[
         bool, msgspec.Meta(description="Push to the partition of the same name, not to that of the key.")
     ] = False

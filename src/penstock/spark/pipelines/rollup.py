@@ -63,7 +63,7 @@ class RollupOptions(Options, frozen=True, kw_only=True):
     ] = None
     lateness_seconds: Annotated[float, Meta(ge=0, description="How far back to look for what came late.")] = 3600.0
     sizes: Annotated[bool, Meta(description="Add up the bytes of payloads; they must be read for it.")] = True
-    charts: Annotated[int, Meta(ge=0, le=100, description="Draw charts of so many queues, the busiest.")] = 12
+    charts: Annotated[int, Meta(ge=0, le=100, description="Draw charts of this many queues, the busiest.")] = 12
     rebuild: Annotated[bool, Meta(description="Begin again, from what history still holds.")] = False
 
 

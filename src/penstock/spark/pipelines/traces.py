@@ -60,9 +60,9 @@ class Step(NamedTuple):
 
     parent: int | None  # index of the hop that led to it
     is_critical: bool
-    gap_us: int  # pushed so long after its parent had ended
-    wait_us: int  # waited so long on the critical path
-    work_us: int  # and held it up so long after that
+    gap_us: int  # from the end of its parent to its push
+    wait_us: int  # its wait, on the critical path
+    work_us: int  # its work after that, on the critical path
 
 
 def journey(hops: Sequence[Hop]) -> list[Step]:
@@ -295,9 +295,9 @@ class TracesOptions(Options, frozen=True, kw_only=True):
     trace: Annotated[
         str | None, Meta(description="Only this trace: its 32 digits, or the traceparent of a message.")
     ] = None
-    top: Annotated[int, Meta(ge=1, le=1000, description="Show so many of the slowest traces.")] = 20
+    top: Annotated[int, Meta(ge=1, le=1000, description="Show this many of the slowest traces.")] = 20
     stuck_seconds: Annotated[
-        float, Meta(ge=0, description="A trace is stuck when nothing has happened to an open message for so long.")
+        float, Meta(ge=0, description="A trace is stuck when nothing has happened to an open message for this time.")
     ] = 300.0
 
 

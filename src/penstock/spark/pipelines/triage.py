@@ -493,7 +493,7 @@ PIPELINE: Final = Pipeline(
     name="dlq-triage",
     summary="Dead letters grouped by error and by what their payloads share, with a command to redrive each group.",
     explanation=(
-        "Reads the dead-letter queues of the queues given (all by default), what became of the letters, and a sample "
+        "Reads the dead-letter queues of the queues given (all by default), their later state, and a sample "
         "of acknowledged messages of the queues where they died.\n\n"
         "Letters with the same error, but for the data in it, are one group: numbers, ids, paths, times, addresses and "
         "quoted text do not count; the deepest frames of your own code do. For each group it says what nearly all of "

@@ -240,7 +240,7 @@ class WindowOptions(Options, frozen=True, kw_only=True):
 
     spec: Annotated[str, Meta(description="A TOML file, or module:NAME of a WindowSpec in Python.")]
     available_now: Annotated[bool, Meta(description="Take what is there, then stop.")] = False
-    preview: Annotated[int, Meta(description="Show so many windows over history, and push nothing.", ge=1)] | None = (
+    preview: Annotated[int, Meta(description="Show this many windows over history, and push nothing.", ge=1)] | None = (
         None
     )
     trigger_seconds: Annotated[float, Meta(description="How often a micro-batch starts.", ge=0)] = 1.0

@@ -14,9 +14,9 @@ from penstock.errors import InvalidField, LeaseLost, TooLarge
 from penstock.model import Outcome
 from penstock.model_tasks import Finish, TaskSubmission
 from penstock.requests import LeaseRequest, Settling
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import finish
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, Run, id_of, names, task
+from tests.support.task_rig import Rig, Run, id_of, names, task
 
 
 @pytest.fixture
@@ -186,20 +186,20 @@ def test_progress_is_noted_and_costs_no_sync(rig):
     pushed(rig, task("a"))
     (run,) = rig.lease()
 
-    assert shard_tasks.note_progress(rig.shard, run.receipt, run.task_id, b'{"done":3}') == 0
+    assert finish.note_progress(rig.shard, run.receipt, run.task_id, b'{"done":3}') == 0
 
     (note,) = notes(rig)
     assert (note.what, note.data, note.attempt) == (Note.PROGRESS, b'{"done":3}', 1)
     for bad, refusal in ((b"{", InvalidField), (b'"%b"' % bytes(limits.task_progress_bytes_max), TooLarge)):
         with pytest.raises(refusal):
-            shard_tasks.note_progress(rig.shard, run.receipt, run.task_id, bad)
+            finish.note_progress(rig.shard, run.receipt, run.task_id, bad)
     rig.complete(run)
     with pytest.raises(LeaseLost):
-        shard_tasks.note_progress(rig.shard, run.receipt, run.task_id, b"1")
+        finish.note_progress(rig.shard, run.receipt, run.task_id, b"1")
 
 
 @pytest.mark.parametrize(
-    ("end", "attempt", "waits"), [(shard_tasks.expire_consumer, 2, 5.0), (shard_tasks.release_consumer, 1, 0.0)]
+    ("end", "attempt", "waits"), [(finish.expire_consumer, 2, 5.0), (finish.release_consumer, 1, 0.0)]
 )
 def test_what_a_worker_held_is_there_for_others_when_it_is_gone(rig, end: Any, attempt, waits):
     pushed(rig, *(task(f"t{n}") for n in range(3)), task("last", max_attempts=1))
@@ -224,7 +224,7 @@ def test_a_worker_that_brings_down_others_takes_its_task_along_in_the_end(rig):
     for _ in range(limits.task_attempts_lost_max):
         rig.clock.advance(100)
         rig.lease(worker="w")
-        shard_tasks.expire_consumer(rig.shard, "w")
+        finish.expire_consumer(rig.shard, "w")
 
     rig.clock.advance(100)
     assert rig.lease() == []

@@ -15,9 +15,10 @@ from penstock.errors import PenstockError
 from penstock.model import MessageId, Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission
 from penstock.requests import LeaseRequest, ParentFound
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
+from penstock.shard.tasks import finish as task_finish
+from penstock.shard.tasks import submit as task_submit
 
 
 def id_of(name: str) -> str:
@@ -51,7 +52,7 @@ class Rig:
         self.shard = shard or open_in_memory(self.clock, random.Random(1))
 
     def submit(self, *tasks: TaskSubmission, parents: Mapping[str, ParentFound] | None = None) -> list[Submitted]:
-        found, ticket = shard_tasks.submit_tasks(self.shard, tasks, parents or {})
+        found, ticket = task_submit.submit_tasks(self.shard, tasks, parents or {})
         self.shard.confirm(ticket)
         return found
 
@@ -69,7 +70,7 @@ class Rig:
         return runs
 
     def finish(self, *finishes: Finish) -> list[PenstockError | None]:
-        answers, ticket = shard_tasks.finish_tasks(self.shard, finishes)
+        answers, ticket = task_finish.finish_tasks(self.shard, finishes)
         self.shard.confirm(ticket)
         return answers
 

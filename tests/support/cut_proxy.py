@@ -26,15 +26,15 @@ class CuttingProxy:
         self.bytes: list[list[int]] = []  # that passed on each connection: up, down
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     @property
     def url(self) -> str:
         return f"penstock://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:
-        for each in (self._listener, *self._sockets):
-            _end(each)
+        close_server(self._listener, self._thread, self._sockets)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -60,6 +60,18 @@ def _pump(source: socket.socket, sink: socket.socket, limit: int, passed: list[i
             sink.sendall(data)
     _end(source)
     _end(sink)
+
+
+def close_server(listener: socket.socket, thread: threading.Thread, accepted: list[socket.socket]) -> None:
+    """Close a server. Its thread ends first, so that a connection it accepts at the last moment is closed too."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+    for each in list(accepted):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)  # wakes recv()
+    thread.join()
+    for each in (listener, *accepted):
+        _end(each)
 
 
 def _end(each: socket.socket) -> None:

@@ -16,12 +16,13 @@ from penstock.errors import TaskConflict
 from penstock.model import MessageId
 from penstock.model_tasks import TaskState
 from penstock.requests import ParentFound
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_on_disk
+from penstock.shard.tasks import changes
+from penstock.shard.tasks import finish as task_finish
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.tasking import Rig, Run, id_of, task
+from tests.support.task_rig import Rig, Run, id_of, task
 
 QUEUES = ("q", "r", "s")
 OUTCOMES = ("completed", "completed", "completed", "failed", "dead", "cancelled", "snoozed", "released")
@@ -108,7 +109,7 @@ class History:
         self.rig.tick()  # whoever waited for a run that a restart ended is free now
         is_held = id_of(name) in self.rig.held()
         if is_held or name in self.places:
-            ticket, _ = shard_tasks.cancel(self.rig.shard, None if is_held else self.places[name], id_of(name))
+            ticket, _ = changes.cancel(self.rig.shard, None if is_held else self.places[name], id_of(name))
             self.rig.shard.confirm(ticket)
             self.ended[name] = "stopped"
             self.running = [run for run in self.running if run.task_type != name]
@@ -120,11 +121,11 @@ class History:
             return
         name = self.rng.choice(lost)
         self.rig.tick()
-        asked = shard_tasks.kin(self.rig.shard, id_of(name))
-        known = shard_tasks.Kin(asked, {id_of(each): self.find(each) for each in self.parents if id_of(each) in asked})
+        asked = changes.kin(self.rig.shard, id_of(name))
+        known = changes.Kin(asked, {id_of(each): self.find(each) for each in self.parents if id_of(each) in asked})
         seen = self.find(name)
         try:
-            ticket = shard_tasks.retry(self.rig.shard, seen.place, id_of(name), seen.state, None, known)
+            ticket = changes.retry(self.rig.shard, seen.place, id_of(name), seen.state, None, known)
         except TaskConflict:
             assert seen.place is None
             assert any(self.end_of(parent) not in ("", "ok") for parent in self.parents[name])
@@ -160,7 +161,7 @@ class History:
         self.learn_of_deaths()
 
     def lose_a_worker(self) -> None:
-        self.rig.shard.confirm(shard_tasks.expire_consumer(self.rig.shard, "w"))
+        self.rig.shard.confirm(task_finish.expire_consumer(self.rig.shard, "w"))
         self.learn_of_deaths()
 
     def restart(self) -> None:

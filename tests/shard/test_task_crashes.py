@@ -14,14 +14,14 @@ from penstock.delivery.admin import decide_delete_queue
 from penstock.delivery.snapshot import TasksPart, encode_tasks, take_tasks
 from penstock.model_tasks import ScheduleSpec, TaskState
 from penstock.repair import diagnose, repair
-from penstock.shard import tasks as shard_tasks
 from penstock.shard.checkpoints import TASKS_PART, Checkpointer
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.shard import Shard
+from penstock.shard.tasks import schedules as task_schedules
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
-from tests.support.tasking import Rig, Run, found, id_of, names, task
+from tests.support.task_rig import Rig, Run, found, id_of, names, task
 
 PARENTS = {
     "b": {"a"}, "c": {"a"}, "d": {"b", "c"}, "e": {"d"},
@@ -73,7 +73,7 @@ class Day:
         spec = ScheduleSpec(name="s", cron="* * * * *", missed="catch_up", task_type="tick", queue="q")
         return [
             lambda: self.submit(task("d", "b", "c"), task("b", "a", queue="r"), task("a"), task("c", "a")),
-            lambda: self.shard.confirm(shard_tasks.set_schedule(self.shard, spec)[1]),
+            lambda: self.shard.confirm(task_schedules.set_schedule(self.shard, spec)[1]),
             self.run_all,
             lambda: self.submit(
                 task("dies"), task("doomed", "dies"), task("mends", "dies", on_parent_failure="run", queue="r")

@@ -15,9 +15,9 @@ from penstock.errors import InvalidField, QueueFull, RateLimited
 from penstock.model import queue_options
 from penstock.model_tasks import Submitted, TaskState
 from penstock.requests import ParentFound
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import finish, submit
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, found, id_of, kinds, names, task
+from tests.support.task_rig import Rig, found, id_of, kinds, names, task
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_parent_that_was_done_meanwhile_must_be_looked_at_again(rig):
     rig.complete(*[a])
 
     for parent in "ab":
-        with pytest.raises(shard_tasks.Moved):
+        with pytest.raises(submit.Moved):
             rig.submit(task("child", parent), parents=seen)
     assert idle(rig)
 
@@ -166,7 +166,7 @@ def times_out(rig: Rig) -> None:
 def gives_up_its_worker(rig: Rig) -> None:
     for _ in range(limits.task_attempts_lost_max):
         rig.lease(worker="gone")
-        shard_tasks.expire_consumer(rig.shard, "gone")
+        finish.expire_consumer(rig.shard, "gone")
         rig.tick(3600)
 
 
@@ -323,7 +323,7 @@ def test_a_workflow_may_grow_by_submitting_it_again_with_more(rig):
 
     assert rig.work_off() == ["a", "b", "c"]
 
-    with pytest.raises(shard_tasks.Moved):  # how it ended is for the caller to find out
+    with pytest.raises(submit.Moved):  # how it ended is for the caller to find out
         rig.submit(task("a"), task("d", "a"))
     rig.submit(task("a"), task("d", "a"), parents={id_of("a"): ParentFound(None, TaskState.COMPLETED)})
     assert rig.work_off() == ["d"]

@@ -25,8 +25,8 @@ from penstock.wire.frames import Type
 from penstock.wire.requests import Lease, encode
 from penstock.wire.requests import Settle as SettleOnWire
 from tests.simulation.history import OK, UNKNOWN, Got, History, Place, Row, Sent, Settle
+from tests.support.broker_process import Caller
 from tests.support.recorded import Record, place_of, sent
-from tests.support.served import Caller
 
 JOBS, RESULTS = "jobs", "results"
 RESULT_OF = b"result of "

@@ -18,9 +18,9 @@ from penstock.embedded import Session
 from penstock.errors import Closed
 from penstock.remote.http import HttpSocket
 from penstock.remote.http_pool import HttpPool, Post
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
-from tests.support.serving import on_uvloop, until
 
 SHORT_SECONDS = 5.0  # what a call would wait that nobody ends
 

@@ -14,8 +14,8 @@ from penstock.worker import reports as module
 from penstock.worker.event_loop import Spawner
 from penstock.worker.reports import FinishReporter, ProgressReporter
 from penstock.worker.runs import Lease, Run
+from tests.support.broker_loop import on_uvloop, until
 from tests.support.logs import capture_logs
-from tests.support.serving import on_uvloop, until
 
 
 class Played:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.support.served import QUIET, Served
+from tests.support.broker_process import QUIET, Served
 
 PORTS = range(20_000, 32_000)  # below those that the system gives to clients: a client must not take the port meanwhile
 

@@ -15,10 +15,10 @@ from penstock.delivery.tasks import Tasks, WithdrawnTask, WithdrawnTasks, id_tex
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
 from penstock.model_tasks import TaskState
-from penstock.shard import tasks as shard_tasks
-from penstock.shard.tasks import changes
+from penstock.shard.tasks import changes, submit
+from penstock.shard.tasks import changes as task_changes
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, Run, found, id_of, names, task
+from tests.support.task_rig import Rig, Run, found, id_of, names, task
 
 DAY = 86_400
 
@@ -36,7 +36,7 @@ def test_a_task_that_waits_is_cancelled_and_never_runs(rig):
     rig.submit(task("now"), task("later", delay_seconds=60.0))
 
     for offset, name in enumerate(("now", "later")):
-        assert shard_tasks.cancel(rig.shard, place(offset), id_of(name))[1] == ""
+        assert task_changes.cancel(rig.shard, place(offset), id_of(name))[1] == ""
 
     rig.clock.advance(DAY)
     assert rig.lease() == []
@@ -49,7 +49,7 @@ def test_a_task_that_runs_is_cancelled_at_once_and_its_worker_can_only_finish_th
     rig.submit(task("a"), task("b"), task("c"))
     a, b, c = rig.lease(worker="w7")
 
-    assert shard_tasks.cancel(rig.shard, place(b), b.task_id)[1] == "w7"
+    assert task_changes.cancel(rig.shard, place(b), b.task_id)[1] == "w7"
 
     assert [type(each) for each in rig.finish(a.finish(), b.finish(), c.finish())] == [
         type(None), LeaseLost, type(None),
@@ -63,7 +63,7 @@ def test_a_cancelled_parent_takes_its_children_along_in_the_same_frame(rig):
     rig.submit(task("a"), task("b", "a"), task("c", "b"))
     before = len(rig.frames())
 
-    shard_tasks.cancel(rig.shard, place(0), id_of("a"))
+    task_changes.cancel(rig.shard, place(0), id_of("a"))
 
     assert len(rig.frames()) == before + 1
     assert rig.held() == set()
@@ -72,7 +72,7 @@ def test_a_cancelled_parent_takes_its_children_along_in_the_same_frame(rig):
 def test_a_task_that_waits_for_others_is_cancelled_with_its_children(rig):
     rig.submit(task("a"), task("b", "a"), task("c", "b"))
 
-    shard_tasks.cancel(rig.shard, None, id_of("b"))
+    task_changes.cancel(rig.shard, None, id_of("b"))
 
     assert rig.held() == set()
     assert rig.work_off() == ["a"]
@@ -85,11 +85,11 @@ def test_a_task_that_is_not_where_it_was_seen_must_be_looked_up_again(rig):
     rig.complete(a)
 
     for where in (place(a), None, place(7), MessageId("gone", "0", 0), MessageId("q", "gone", 0)):
-        with pytest.raises(shard_tasks.Moved):
-            shard_tasks.cancel(rig.shard, where, a.task_id)
+        with pytest.raises(submit.Moved):
+            task_changes.cancel(rig.shard, where, a.task_id)
     for state in (TaskState.FAILED, TaskState.DEAD, TaskState.CANCELLED):
-        with pytest.raises(shard_tasks.Moved):
-            shard_tasks.retry(rig.shard, place(a), a.task_id, state)
+        with pytest.raises(submit.Moved):
+            task_changes.retry(rig.shard, place(a), a.task_id, state)
 
 
 @pytest.mark.parametrize("tells_when", [True, False])
@@ -102,7 +102,7 @@ def test_a_dead_task_comes_back_from_among_the_dead_letters_with_all_its_attempt
         if run is runs[11]:
             died_at = to_datetime(rig.clock.now())
 
-    shard_tasks.retry(rig.shard, place(11), id_of("t11"), TaskState.DEAD, died_at if tells_when else None)
+    task_changes.retry(rig.shard, place(11), id_of("t11"), TaskState.DEAD, died_at if tells_when else None)
 
     (again,) = rig.lease()
     assert (again.task_type, again.receipt.attempt) == ("t11", 1)
@@ -119,8 +119,8 @@ def test_a_dead_task_comes_back_also_when_its_dead_letter_is_gone_or_there_never
     rig.finish(a.finish("dead"), b.finish("dead"))
     rig.shard.change(lambda now: admin.decide_purge(rig.shard.core.by_name["q.dlq"], now))
 
-    shard_tasks.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
-    shard_tasks.retry(rig.shard, MessageId("none", "0", 0), b.task_id, TaskState.DEAD)
+    task_changes.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
+    task_changes.retry(rig.shard, MessageId("none", "0", 0), b.task_id, TaskState.DEAD)
 
     assert_accounts(rig.shard)
     assert (rig.work_off(), rig.work_off("none")) == (["a"], ["b"])
@@ -145,8 +145,8 @@ def test_a_dead_letter_that_somebody_else_deals_with_meanwhile_makes_the_caller_
 
     monkeypatch.setattr(changes, "_letter_of", found_and_dealt_with)
 
-    with pytest.raises(shard_tasks.Moved):
-        shard_tasks.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
+    with pytest.raises(submit.Moved):
+        task_changes.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
 
     assert_accounts(rig.shard)
 
@@ -155,10 +155,10 @@ def test_a_cancelled_task_comes_back_where_it_was(rig):
     rig.submit(task("a"), task("b"), task("c"))
     a, b, c = rig.lease()
     rig.finish(b.finish("failed", error="once"))
-    shard_tasks.cancel(rig.shard, place(b), b.task_id)
+    task_changes.cancel(rig.shard, place(b), b.task_id)
     rig.complete(a, c)
 
-    shard_tasks.retry(rig.shard, place(b), b.task_id, TaskState.CANCELLED)
+    task_changes.retry(rig.shard, place(b), b.task_id, TaskState.CANCELLED)
 
     assert_accounts(rig.shard)
     (again,) = rig.lease()
@@ -173,7 +173,7 @@ def test_a_failed_task_need_not_wait_for_its_next_attempt(rig):
     rig.finish(a.finish("failed", error="no", delay_seconds=3600.0))
     assert rig.lease() == []
 
-    shard_tasks.retry(rig.shard, place(a), a.task_id, TaskState.FAILED)
+    task_changes.retry(rig.shard, place(a), a.task_id, TaskState.FAILED)
 
     assert_accounts(rig.shard)
     (again,) = rig.lease()
@@ -189,18 +189,18 @@ def test_what_is_not_over_or_is_well_cannot_be_retried(rig, state):
     rig.submit(task("a"))
 
     with pytest.raises(TaskConflict, match=f"is {state}"):
-        shard_tasks.retry(rig.shard, place(0), id_of("a"), state)
+        task_changes.retry(rig.shard, place(0), id_of("a"), state)
 
 
 def test_what_is_nowhere_any_more_cannot_be_retried(rig):
     rig.submit(task("a"), task("b"))
-    shard_tasks.cancel(rig.shard, place(0), id_of("a"))
+    task_changes.cancel(rig.shard, place(0), id_of("a"))
     rig.shard.change(lambda now: admin.decide_trim(rig.shard.core.by_name["q"], {0: 1}, now))
 
     with pytest.raises(TaskConflict, match="no longer kept"):
-        shard_tasks.retry(rig.shard, place(0), id_of("a"), TaskState.CANCELLED)
+        task_changes.retry(rig.shard, place(0), id_of("a"), TaskState.CANCELLED)
     with pytest.raises(TaskConflict, match="waited for its parents"):
-        shard_tasks.retry(rig.shard, None, id_of("x"), TaskState.CANCELLED)
+        task_changes.retry(rig.shard, None, id_of("x"), TaskState.CANCELLED)
 
 
 def test_a_parent_and_those_cancelled_because_of_it_come_back_in_one_frame(rig):
@@ -208,10 +208,10 @@ def test_a_parent_and_those_cancelled_because_of_it_come_back_in_one_frame(rig):
     (a,) = rig.lease()
     rig.finish(a.finish("dead"))
     lost = found(TaskState.CANCELLED)
-    known = shard_tasks.Kin(shard_tasks.kin(rig.shard, a.task_id), {id_of("b"): lost, id_of("c"): lost})
+    known = task_changes.Kin(task_changes.kin(rig.shard, a.task_id), {id_of("b"): lost, id_of("c"): lost})
     before = len(rig.frames())
 
-    shard_tasks.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, known)
+    task_changes.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, known)
 
     assert len(rig.frames()) == before + 1
     assert rig.held() == {id_of("b"), id_of("c")}
@@ -222,11 +222,11 @@ def test_one_that_was_cancelled_after_the_caller_looked_makes_it_look_again(rig)
     rig.submit(task("a"))
     (a,) = rig.lease()
     rig.finish(a.finish("dead"))
-    asked = shard_tasks.kin(rig.shard, a.task_id)
+    asked = task_changes.kin(rig.shard, a.task_id)
     rig.submit(task("b", "a"), parents={a.task_id: found(TaskState.DEAD, a)})
 
-    with pytest.raises(shard_tasks.Moved):
-        shard_tasks.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, shard_tasks.Kin(asked, {}))
+    with pytest.raises(submit.Moved):
+        task_changes.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, task_changes.Kin(asked, {}))
 
     assert rig.lease() == []
 
@@ -247,7 +247,7 @@ def test_of_those_cancelled_while_they_waited_the_oldest_are_forgotten_first():
 
 def test_checkpoints_and_entries_from_before_tell_nothing_of_those_that_were_cancelled(rig):
     rig.submit(task("a"), task("b", "a"), task("c", "a"))
-    shard_tasks.cancel(rig.shard, None, id_of("c"))
+    task_changes.cancel(rig.shard, None, id_of("c"))
     sequence, held, where, unique, schedules, *more = msgspec.msgpack.decode(
         encode_tasks(take_tasks(rig.shard.core.tasks, 9))
     )

@@ -8,7 +8,7 @@ from penstock import operations as ops
 from penstock.errors import InvalidField, QueueFull
 from penstock.requests import Producer
 from tests.support.operations import run_operation
-from tests.support.producing import ME, System
+from tests.support.producers import ME, System
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""Listening to a network needs authentication, and TLS or a word that it is not wanted.
+
+Loopback is this machine only. Everything else is refused unless the settings say how requests are protected on their
+way: by the broker's own TLS, by that of a proxy, or not at all (`plaintext = true`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+
+from penstock.config import Settings
+from penstock.errors import BadSettings
+
+PLAINTEXT: Final = "plaintext = true: requests, tokens and messages cross the network unencrypted"
+REMEDIES: Final = """\
+add one of these to the settings, or listen on 127.0.0.1:
+  tls_certificate = "…" and tls_key = "…"            'penstock tls init' makes both files
+  tls = "proxy" and trusted_proxies = ["10.0.0.7"]   a proxy speaks TLS, and connects from there
+  plaintext = true                                   whoever is on the way can read everything"""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there; a name must resolve to loopback addresses only."""
+    try:
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+
+
+def check_public_bind(settings: Settings) -> None:
+    """Refuse to listen to a network without protection; the hint says what to add."""
+    if is_loopback(settings.host):
+        return
+    problems = [*_problems(settings)]
+    if problems:
+        raise BadSettings("\n".join(problems), hint=REMEDIES)
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    if not (settings.is_seen_with_tls or settings.plaintext):
+        yield f"host: {settings.host} can be reached from other machines, and nothing encrypts what is sent there"
+
+
+def is_plaintext(settings: Settings) -> bool:
+    """Whether a network carries everything unencrypted."""
+    return settings.plaintext and not settings.is_seen_with_tls and not is_loopback(settings.host)
+
+
+def reachable_host(host: str, names: tuple[str, ...]) -> str:
+    """How clients can name what listens on `host`: for all interfaces a name of the settings, or an address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    if names:
+        return names[0]
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    candidates = [entry.address for card in psutil.net_if_addrs().values() for entry in card if entry.family == family]
+    for candidate in candidates:
+        parsed = ipaddress.ip_address(candidate.partition("%")[0])
+        if not (parsed.is_loopback or parsed.is_link_local):
+            return candidate
+    return "127.0.0.1" if address.version == 4 else "::1"
