@@ -40,7 +40,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     return captured.out, captured.err
 
 
-def test_version_is_told_in_words_and_in_json(capsys):
+def test_version_is_reported_in_words_and_in_json(capsys):
     assert main(["version"]) == 0
     assert printed(capsys)[0] == f"penstock {penstock.__version__}\n"
     assert main(["version", "--json"]) == 0

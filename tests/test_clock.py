@@ -41,11 +41,11 @@ def machine(monkeypatch):
 
 def passed(machine: Machine, clock: SystemClock, seconds: float, step: float) -> list[int]:
     """What the clock tells while time passes."""
-    told = []
+    reported = []
     for _ in range(round(seconds / step)):
         machine.mono += round(step * SECOND)
-        told.append(clock.now())
-    return told
+        reported.append(clock.now())
+    return reported
 
 
 @pytest.mark.parametrize("jump", [-0.2, 0.2])
@@ -55,12 +55,12 @@ def test_it_follows_a_wall_clock_that_jumps_but_never_runs_back(machine, jump):
     assert clock.now() == machine.wall()
 
     machine.skew += round(jump * SECOND)
-    told = passed(machine, clock, 30, 0.003)
+    reported = passed(machine, clock, 30, 0.003)
 
-    paces = [(later - sooner) / 3000 for sooner, later in pairwise(told)]
+    paces = [(later - sooner) / 3000 for sooner, later in pairwise(reported)]
     assert min(paces) >= 1 - SLEW_SHARE - 0.001
     assert max(paces) <= 1 + SLEW_SHARE + 0.001
-    assert abs(told[-1] - machine.wall()) <= 10
+    assert abs(reported[-1] - machine.wall()) <= 10
 
 
 def test_whoever_is_held_up_between_two_reads_does_not_turn_it_back(machine):
@@ -86,5 +86,5 @@ def test_after_a_time_in_which_nobody_asked_it_may_be_ahead_but_not_behind(machi
     first = clock.now()
 
     assert first == machine.wall() + (3_000_000 if jump < 0 else 0)
-    told = passed(machine, clock, 5, 0.01)
-    assert [first, *told] == sorted([first, *told])
+    reported = passed(machine, clock, 5, 0.01)
+    assert [first, *reported] == sorted([first, *reported])

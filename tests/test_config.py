@@ -54,7 +54,7 @@ def test_texts_of_the_environment_become_what_they_stand_for():
     assert settings.cors_origins == ("https://a.example", "http://b.example:8080")
 
 
-def test_every_problem_of_every_source_is_told_at_once_with_its_place():
+def test_every_problem_of_every_source_is_reported_at_once_with_its_place():
     found = problems(
         'data = "x"\nhttp_prot = 1\n\ntcp_port = 70000\n',
         {"PENSTOCK_DURABILTY": "os", "PENSTOCK_LOG_LEVEL": "loud", "HOME": "x"},

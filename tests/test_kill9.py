@@ -47,7 +47,7 @@ class Told:
         assert known == payload, f"{id} was {known}, and in {where!r} it is {payload}"
 
 
-def kill_after(lines: int, directory: Path, cycle: int, told: Told) -> None:
+def kill_after(lines: int, directory: Path, cycle: int, reported: Told) -> None:
     """Run the process until it has said so much, then kill it. What it had said by then counts."""
     command = [sys.executable, "-m", "tests.support.killed", str(directory), str(cycle)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -55,23 +55,23 @@ def kill_after(lines: int, directory: Path, cycle: int, told: Told) -> None:
         for _ in range(lines):
             line = process.stdout.readline()
             assert line.endswith("\n"), f"the process ended by itself: {process.wait()}"
-            told.hear(line)
+            reported.hear(line)
         process.kill()
         for line in process.stdout.read().splitlines(keepends=True):
             if line.endswith("\n"):
-                told.hear(line)
+                reported.hear(line)
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_that_was_confirmed_is_lost_or_undone_by_kill_9(tmp_path, seed):
     rng = random.Random(seed)
-    told = Told()
+    reported = Told()
     for cycle in range(CYCLES):
-        kill_after(rng.randint(1, LINES_MAX), tmp_path, cycle, told)
-        check(tmp_path, told)
+        kill_after(rng.randint(1, LINES_MAX), tmp_path, cycle, reported)
+        check(tmp_path, reported)
 
-    assert not told.after_ack
-    assert len(told.acked) > CYCLES
+    assert not reported.after_ack
+    assert len(reported.acked) > CYCLES
 
 
 def text_of(message: Message) -> str:
@@ -79,7 +79,7 @@ def text_of(message: Message) -> str:
     return message.payload.decode()
 
 
-def check(directory: Path, told: Told) -> None:
+def check(directory: Path, reported: Told) -> None:
     """Open what the dead process left, compare, and leave it as it is."""
     with Penstock(BlockingSession(Session(directory, background=False, journal_file_bytes=1 << 16))) as ps:
         queue = ps.queue(QUEUE)
@@ -88,14 +88,14 @@ def check(directory: Path, told: Told) -> None:
             found = queue.read(partition=lag.partition, limit=100_000)
             assert [id_of(message).offset for message in found] == list(range(len(found)))
             for message in found:
-                told.agree(str(message.id), text_of(message), "a read")
+                reported.agree(str(message.id), text_of(message), "a read")
             kept |= {str(message.id) for message in found}
-        lost = told.pushed - kept
+        lost = reported.pushed - kept
         assert not lost, f"confirmed and lost: {lost}"
         waiting = queue.peek(limit=100_000)
         for message in waiting:
-            told.agree(str(message.id), text_of(message), "a peek")
-        assert not {str(message.id) for message in waiting} & told.acked, "acknowledged, and waiting again"
+            reported.agree(str(message.id), text_of(message), "a peek")
+        assert not {str(message.id) for message in waiting} & reported.acked, "acknowledged, and waiting again"
         assert_accounts(session_of(ps).shard)
 
 

@@ -24,7 +24,7 @@ OPERATIONS_MAX = dose(ci=1000, nightly=2000)  # between two ends
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_what_clients_were_told_holds_over_kill_9(tmp_path, seed):
+def test_what_was_confirmed_to_clients_holds_over_kill_9(tmp_path, seed):
     rng = random.Random(seed)
     with Restarting(tmp_path, rng) as broker:
         record = run(broker, rng, broker.kill, KILLS)

@@ -31,9 +31,9 @@ async def run(*words: str, cwd: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    told, _ = await process.communicate()
-    assert process.returncode == 0, told.decode()
-    return told.decode()
+    reported, _ = await process.communicate()
+    assert process.returncode == 0, reported.decode()
+    return reported.decode()
 
 
 @on_uvloop
@@ -55,10 +55,10 @@ async def test_the_example_of_grpc_runs(tmp_path):
 async def test_the_example_of_the_websocket_runs(tmp_path):
     async with test_websocket.serving() as (broker, _, talk):
         code = example(WEBSOCKET).replace("ws://localhost:7711/api/v1/stream", talk.url)
-        told = await run("-c", code, cwd=tmp_path)
+        reported = await run("-c", code, cwd=tmp_path)
 
-        assert '"id":"mail/0/0"' in told
-        assert '"settled"' in told
+        assert '"id":"mail/0/0"' in reported
+        assert '"settled"' in reported
         assert broker.shard.core.by_name["mail"].groups[0].backlog == 0
 
 

@@ -210,10 +210,10 @@ def test_a_table_may_use_the_types_that_others_write():
 
 
 def test_a_column_of_text_makes_text_messages_unless_it_says_otherwise():
-    told = pa.table({"payload": ["{}"], "content_type": ["application/json"]})
+    reported = pa.table({"payload": ["{}"], "content_type": ["application/json"]})
 
     assert Batch.build(pa.table({"payload": ["a", "b"]})).data == Batch.build(["a", "b"]).data
-    assert Batch.build(told).content_type_of(0) is ContentType.JSON
+    assert Batch.build(reported).content_type_of(0) is ContentType.JSON
 
 
 def test_a_bare_column_is_pushed_as_payloads():

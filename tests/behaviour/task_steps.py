@@ -31,12 +31,14 @@ class Run:
         self.envelope = parse_envelope(delivery.payload)
         self.task_id = self.envelope.task_id
 
-    def ending(self, outcome: Any, result: Any = None, **told: Any) -> Finish:
+    def ending(self, outcome: Any, result: Any = None, **fields: Any) -> Finish:
         encoded = msgspec.json.encode(result)
-        return Finish(receipt=self.delivery.proof, task_id=self.task_id, outcome=outcome, **{"result": encoded, **told})
+        return Finish(
+            receipt=self.delivery.proof, task_id=self.task_id, outcome=outcome, **{"result": encoded, **fields}
+        )
 
-    def finish(self, outcome: str = "completed", result: Any = None, **told: Any) -> None:
-        (refusal,) = self._office.finish([self.ending(outcome, result, **told)])
+    def finish(self, outcome: str = "completed", result: Any = None, **fields: Any) -> None:
+        (refusal,) = self._office.finish([self.ending(outcome, result, **fields)])
         if refusal is not None:
             raise refusal
 
@@ -55,7 +57,7 @@ class Office:
         self.ps = ps
         self.session: Any = ps._session
 
-    def told(self, answer: tuple[T, int]) -> T:
+    def confirmed(self, answer: tuple[T, int]) -> T:
         confirm(self.session, answer[1])
         return answer[0]
 
@@ -77,25 +79,25 @@ class Office:
 
     def submit(self, *tasks: TaskSubmission) -> list[str]:
         """As those are stored that the queue alone cannot take care of."""
-        return [each.task_id for each in self.told(run_operation(self.session, ops.SubmitTasks(tasks)))]
+        return [each.task_id for each in self.confirmed(run_operation(self.session, ops.SubmitTasks(tasks)))]
 
     def task(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(run_operation(self.session, ops.FindTask(task_id)))
+        view: TaskView = self.confirmed(run_operation(self.session, ops.FindTask(task_id)))
         return view
 
     def state(self, task_id: str) -> str:
         return str(self.task(task_id).state)
 
     def wait(self, task_id: str, seconds: float = 0) -> TaskView:
-        view: TaskView = self.told(wait_task(self.session, task_id, seconds))
+        view: TaskView = self.confirmed(wait_task(self.session, task_id, seconds))
         return view
 
     def cancel(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(run_operation(self.session, ops.CancelTask(task_id)))
+        view: TaskView = self.confirmed(run_operation(self.session, ops.CancelTask(task_id)))
         return view
 
     def retry(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(run_operation(self.session, ops.RetryTask(task_id)))
+        view: TaskView = self.confirmed(run_operation(self.session, ops.RetryTask(task_id)))
         return view
 
     def ids(self, **wanted: Any) -> list[str]:
@@ -103,7 +105,7 @@ class Office:
         found: list[str] = []
         cursor = None
         while True:
-            page = self.told(run_operation(self.session, ops.ListTasks(TaskFilter(cursor=cursor, **wanted))))
+            page = self.confirmed(run_operation(self.session, ops.ListTasks(TaskFilter(cursor=cursor, **wanted))))
             found += [view.task_id for view in page.tasks]
             cursor = page.cursor
             if cursor is None:
@@ -119,7 +121,7 @@ class Office:
         return run
 
     def finish(self, finishes: list[Finish]) -> list[PenstockError | None]:
-        refusals: list[PenstockError | None] = self.told(run_operation(self.session, ops.FinishTasks(finishes)))
+        refusals: list[PenstockError | None] = self.confirmed(run_operation(self.session, ops.FinishTasks(finishes)))
         return refusals
 
     def work(self, **options: Any) -> list[str]:

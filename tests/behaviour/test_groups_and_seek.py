@@ -99,7 +99,7 @@ def test_a_start_that_is_none_is_refused_although_the_group_is_there(ps, start):
             next(iter(call(group="billing", start=start)))
 
 
-def test_consume_and_subscribe_make_their_group_where_they_are_told(ps):
+def test_consume_and_subscribe_make_their_group_where_they_are_asked_to(ps):
     queue = ps.queue("events")
     queue.push_many(numbered(2))
 
@@ -130,7 +130,7 @@ def test_a_group_that_is_deleted_under_its_consumers_stays_deleted(ps):
 
 
 @pytest.mark.parametrize(("start", "expected"), STARTS)
-def test_a_group_starts_where_it_is_told(ps, start, expected):
+def test_a_group_starts_where_it_is_asked_to(ps, start, expected):
     queue = ps.queue("events")
     queue.push_many(numbered(3))
 
@@ -359,7 +359,7 @@ def test_seek_needs_a_group_that_exists(ps):
         queue.seek("nobody", "earliest")
 
 
-def test_lag_is_told_per_partition_and_group(ps):
+def test_lag_is_reported_per_partition_and_group(ps):
     queue = ps.create_queue("events", partitions=2)
     for number in (0, 0, 0, 1):
         queue.push(b"x", partition=number)
@@ -377,7 +377,7 @@ def test_lag_is_told_per_partition_and_group(ps):
     assert queue.stats().groups["behind"].lag == 4
 
 
-def test_the_age_of_the_oldest_unsettled_message_is_told(ps, way, clock):
+def test_the_age_of_the_oldest_unsettled_message_is_reported(ps, way, clock):
     queue = ps.queue("events")
     first = to_datetime(clock.now())
     queue.push(b"a")

@@ -26,27 +26,32 @@ class Worker:
 
     def __init__(self, ps, name, queue="orders", seconds=SESSION):
         self.session, self.queue, self.name = ps._session, queue, name
-        self.told: Any = None
+        self.assignment: Any = None
         self.join(seconds)
 
     def join(self, seconds=SESSION):
-        self.told, ticket = run_operation(self.session, ops.Join(self.queue, GROUP, self.name, seconds, "earliest"))
+        self.assignment, ticket = run_operation(
+            self.session, ops.Join(self.queue, GROUP, self.name, seconds, "earliest")
+        )
         confirm(self.session, ticket)
 
     def beat(self, *held):
-        self.told, ticket = run_operation(
-            self.session, ops.Heartbeat(self.queue, GROUP, self.name, self.told.generation, list(held))
+        self.assignment, ticket = run_operation(
+            self.session, ops.Heartbeat(self.queue, GROUP, self.name, self.assignment.generation, list(held))
         )
         confirm(self.session, ticket)
-        return self.told.assigned
+        return self.assignment.assigned
 
     def leave(self):
         confirm(
-            self.session, run_operation(self.session, ops.Leave(self.queue, GROUP, self.name, self.told.generation))
+            self.session,
+            run_operation(self.session, ops.Leave(self.queue, GROUP, self.name, self.assignment.generation)),
         )
 
     def lease(self, max=100, **options):
-        request = LeaseRequest(max, consumer=self.name, member=self.name, generation=self.told.generation, **options)
+        request = LeaseRequest(
+            max, consumer=self.name, member=self.name, generation=self.assignment.generation, **options
+        )
         reply = self.session.lease(self.queue, GROUP, request, 0)
         return Leased(self.session, reply)
 
@@ -74,17 +79,17 @@ def handed_over(*workers):
 
 def test_one_member_gets_everything_and_a_second_one_half_of_it(ps, queue):
     one = Worker(ps, "one")
-    assert (one.told.assigned, one.told.revoking) == (FOUR, [])
+    assert (one.assignment.assigned, one.assignment.revoking) == (FOUR, [])
     two = Worker(ps, "two")
-    assert (two.told.assigned, two.told.revoking) == ([], [])
+    assert (two.assignment.assigned, two.assignment.revoking) == ([], [])
     assert one.beat() == ["0", "1"]
-    assert one.told.revoking == ["2", "3"]
+    assert one.assignment.revoking == ["2", "3"]
     assert two.beat() == []
     assert one.beat("2") == ["0", "1"]
     assert two.beat() == ["3"]
     one.beat()
     assert two.beat() == ["2", "3"]
-    assert one.told.heartbeat_seconds == pytest.approx(SESSION / 3)
+    assert one.assignment.heartbeat_seconds == pytest.approx(SESSION / 3)
 
 
 def test_a_member_leases_from_its_own_partitions_only(ps, queue):
@@ -156,11 +161,11 @@ def test_a_member_that_comes_back_joins_again(ps, queue, clock):
     one = Worker(ps, "one")
     clock.advance(SESSION)
     refuse(MemberFenced, one.beat)
-    before = one.told.generation
+    before = one.assignment.generation
     one.join()
 
-    assert one.told.assigned == FOUR
-    assert one.told.generation > before
+    assert one.assignment.assigned == FOUR
+    assert one.assignment.generation > before
 
 
 def test_a_poisonous_message_kills_no_more_members_than_it_has_attempts(ps, clock, way):
@@ -194,7 +199,7 @@ def test_a_process_that_joins_under_the_name_of_another_takes_its_place(ps, queu
     lost = two.lease()
     heir = Worker(ps, "two")
 
-    assert heir.told.assigned == ["2", "3"]
+    assert heir.assignment.assigned == ["2", "3"]
     assert [delivery.attempt for delivery in heir.lease()] == [1] * 4  # what moves because of a rejoin is not counted
     refuse(MemberFenced, two.beat)
     refuse(MemberFenced, two.leave)
@@ -210,8 +215,8 @@ def test_an_owner_that_never_lets_go_is_not_waited_for(ps, queue, clock):
         clock.advance(5)
         one.beat("2", "3")
         two.beat()
-    assert two.told.assigned == ["2", "3"]
-    assert one.told.revoking == []
+    assert two.assignment.assigned == ["2", "3"]
+    assert one.assignment.revoking == []
 
 
 def test_a_lease_needs_to_know_what_it_owns(ps, queue):
@@ -239,7 +244,7 @@ def test_partitions_that_appear_are_shared_out_too(ps):
     queue = ps.create_queue("orders", partitions="named")
     one = Worker(ps, "one")
     two = Worker(ps, "two")
-    assert one.told.assigned == two.told.assigned == []
+    assert one.assignment.assigned == two.assignment.assigned == []
     for name in ("berlin", "paris", "rome"):
         queue.push(b"x", partition=name)
 
@@ -265,7 +270,7 @@ def test_members_can_be_listed(ps, queue, clock):
 
     listed = queue.members(GROUP)
     assert [(each.member, each.partitions) for each in listed] == [("one", ["0", "1"]), ("two", ["2", "3"])]
-    assert {each.generation for each in listed} == {two.told.generation}
+    assert {each.generation for each in listed} == {two.assignment.generation}
     assert [to_micros(each.last_heartbeat_at, "at") for each in listed] == [started, started + 2_000_000]
     assert queue.members() == []
     refuse(GroupNotFound, lambda: queue.members("nobody"), "nobody")
@@ -295,8 +300,8 @@ def test_after_a_restart_members_join_again_and_those_of_before_are_fenced(ps, q
     stale, one = one, Worker(again, "one")
     stale.session = one.session
 
-    assert one.told.generation > stale.told.generation
-    assert one.told.assigned == FOUR
+    assert one.assignment.generation > stale.assignment.generation
+    assert one.assignment.assigned == FOUR
     assert len(one.lease()) == 6
     refuse(MemberFenced, stale.beat)
     refuse(MemberFenced, stale.lease)
@@ -319,9 +324,9 @@ def test_a_deleted_group_or_queue_has_no_members(ps, queue):
     refuse(GroupNotFound, one.beat, GROUP)
     refuse(GroupNotFound, one.leave, GROUP)
     refuse(GroupNotFound, lambda: run_operation(one.session, ops.Join("orders", GROUP, "one", SESSION)), GROUP)
-    before = one.told.generation
+    before = one.assignment.generation
     one.join()
-    assert one.told.generation > before
+    assert one.assignment.generation > before
     ps.delete_queue("orders")
     refuse(QueueNotFound, one.beat)
     ps.create_queue("orders", partitions=2)
@@ -338,9 +343,9 @@ def test_wrong_names_and_times_are_refused(ps, queue):
     for seconds in wrong:
         refuse(InvalidField, partial(queue.subscribe, GROUP, session_seconds=seconds), "session_seconds")
     one = Worker(ps, "one")
-    one.told, _ = run_operation(
-        one.session, ops.Heartbeat("orders", GROUP, "one", one.told.generation, ["no such partition"])
+    one.assignment, _ = run_operation(
+        one.session, ops.Heartbeat("orders", GROUP, "one", one.assignment.generation, ["no such partition"])
     )
     refuse(InvalidField, lambda: queue.subscribe(GROUP, batch=0), "max")
     refuse(InvalidName, lambda: queue.subscribe("no good"), "group")
-    assert one.told.assigned == FOUR
+    assert one.assignment.assigned == FOUR

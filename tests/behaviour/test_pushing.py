@@ -47,7 +47,7 @@ def test_a_message_arrives_as_it_was_pushed(ps, clock):
         (b"", ContentType.BYTES, b""),
     ],
 )
-def test_bytes_text_and_json_are_told_apart(ps, item, content_type, payload):
+def test_bytes_text_and_json_are_distinguished(ps, item, content_type, payload):
     queue = ps.queue("mail")
     queue.push(item)
     queue.push_many([item])
@@ -219,7 +219,7 @@ def test_a_push_of_many_is_whole_or_not_at_all(ps):
     assert queue.push_many([b"two"]).ids[0].offset == 1
 
 
-def test_a_deleted_queue_starts_anew_under_its_name(ps):
+def test_a_deleted_queue_starts_over_under_its_name(ps):
     queue = ps.create_queue("orders", max_attempts=1)
     queue.push_many([Message(payload=b"old", dedup_key="d"), b"dead"])
     held, dying = queue.lease(2)

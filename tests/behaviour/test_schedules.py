@@ -22,10 +22,10 @@ class Timetable(Office):
     """An office that works by the clock."""
 
     def set(self, spec: ScheduleSpec = HOURLY, **changes):
-        return self.told(run_operation(self.session, ops.SetSchedule(replace(spec, **changes))))
+        return self.confirmed(run_operation(self.session, ops.SetSchedule(replace(spec, **changes))))
 
     def schedules(self):
-        return self.told(run_operation(self.session, ops.Schedules()))
+        return self.confirmed(run_operation(self.session, ops.Schedules()))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_tick_comes_once_over_restarts(way, clock):
     assert timetable.work() == [made]
 
 
-def test_a_schedule_is_as_it_was_told(timetable):
+def test_a_schedule_is_as_it_was_set(timetable):
     spec = replace(HOURLY, kwargs=b'{"a":1}', priority=7, max_attempts=2, key="k", timezone="Asia/Tokyo")
 
     timetable.set(spec)

@@ -45,20 +45,20 @@ def test_a_task_that_waits_for_its_next_attempt_can_be_cancelled(office, clock):
     assert office.lease() == []
 
 
-def test_a_task_that_runs_is_cancelled_at_once_and_its_worker_is_told(office, way):
+def test_a_task_that_runs_is_cancelled_at_once_and_its_worker_is_notified(office, way):
     task_id, other = office.push(office.new(), office.new())
     run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
     run, goes_on = office.lease(worker="w1")
-    news = waiting(way, lambda: office.told(run_operation(office.session, ops.AwaitNews("w1", 60))))
+    news = waiting(way, lambda: office.confirmed(run_operation(office.session, ops.AwaitNews("w1", 60))))
 
     seen = office.cancel(task_id)
 
     assert (seen.state, seen.worker) == (TaskState.CANCELLED, "w1")
     assert news.result(30).cancelled == (task_id,)
-    assert office.told(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
-    assert office.told(run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))).cancelled == (
-        task_id,
-    )
+    assert office.confirmed(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
+    assert office.confirmed(
+        run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
+    ).cancelled == (task_id,)
     with pytest.raises(LeaseLost):
         run.finish(result="too late")
     goes_on.finish(result="fine")
@@ -104,7 +104,7 @@ def test_a_cancelled_task_can_be_retried(office):
         assert office.retry(task_id).state is TaskState.PENDING
 
     assert sorted(office.work()) == sorted([waits, runs])
-    assert office.told(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
+    assert office.confirmed(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
 
 
 def test_a_failed_task_need_not_wait_for_its_next_attempt(office):
@@ -137,7 +137,7 @@ def test_tasks_are_listed_newest_first_page_by_page(office, clock):
     assert office.ids(limit=3) == ids[::-1]
     assert office.ids(task_type="odd") == [ids[5], ids[3], ids[1]]
     assert office.ids(argument="args.0=4") == [ids[4]]
-    page = office.told(run_operation(office.session, ops.ListTasks(TaskFilter(limit=7))))
+    page = office.confirmed(run_operation(office.session, ops.ListTasks(TaskFilter(limit=7))))
     assert (len(page.tasks), page.cursor) == (7, None)
 
 
@@ -168,7 +168,7 @@ def test_purging_forgets_what_is_over_and_what_only_waits(office, clock):
     first, second = office.lease(2)
     first.finish()
 
-    assert office.told(purge_tasks(office.session, TaskFilter(task_type="a"))) == 3
+    assert office.confirmed(purge_tasks(office.session, TaskFilter(task_type="a"))) == 3
 
     assert office.ids() == [keeps, runs]
     for task_id in (done, waits, later):
@@ -182,7 +182,7 @@ def test_purging_by_state_forgets_only_those(office):
     done, waits = office.push(office.new(), office.new())
     office.lease_one().finish()
 
-    assert office.told(purge_tasks(office.session, TaskFilter(states=(TaskState.PENDING,)))) == 1
+    assert office.confirmed(purge_tasks(office.session, TaskFilter(states=(TaskState.PENDING,)))) == 1
 
     assert office.ids() == [done]
     assert office.lease() == []

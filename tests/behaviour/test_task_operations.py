@@ -21,11 +21,11 @@ def office(ps):
 
 def begin(office: Office, action: str, operation_id: str = "", **wanted) -> OperationView:
     """Begun, and worked off: whoever looks until it is over sees that it is."""
-    view: OperationView = office.told(
+    view: OperationView = office.confirmed(
         run_operation(office.session, ops.BeginOperation(action, TaskFilter(**wanted), operation_id))
     )
     while not view.is_over:
-        view = office.told(run_operation(office.session, ops.FindOperation(view.operation_id)))
+        view = office.confirmed(run_operation(office.session, ops.FindOperation(view.operation_id)))
     return view
 
 
@@ -85,7 +85,7 @@ def test_the_same_id_is_the_same_operation(office):
 
     assert again == first
     assert len(office.ids()) == 1
-    assert [view.operation_id for view in office.told(run_operation(office.session, ops.ListOperations()))] == [
+    assert [view.operation_id for view in office.confirmed(run_operation(office.session, ops.ListOperations()))] == [
         "spring-cleaning"
     ]
 
@@ -94,7 +94,7 @@ def test_operations_are_listed_newest_first_and_one_that_is_over_cannot_be_stopp
     office.enqueue()
     first, second = begin(office, "cancel"), begin(office, "purge")
 
-    assert office.told(run_operation(office.session, ops.ListOperations())) == [second, first]
+    assert office.confirmed(run_operation(office.session, ops.ListOperations())) == [second, first]
     refuse(TaskConflict, lambda: run_operation(office.session, ops.StopOperation(first.operation_id)), "is done")
     refuse(OperationNotFound, lambda: run_operation(office.session, ops.FindOperation("none")), "'none'")
     refuse(OperationNotFound, lambda: run_operation(office.session, ops.StopOperation("none")), "'none'")
@@ -121,7 +121,7 @@ def test_bad_input_names_its_field(office):
         "argument",
     )
     refuse(InvalidField, lambda: run_operation(office.session, ops.FindOperation("..")), "operation_id")
-    assert office.told(run_operation(office.session, ops.ListOperations())) == []
+    assert office.confirmed(run_operation(office.session, ops.ListOperations())) == []
 
 
 def test_tasks_that_are_submitted_after_it_began_are_not_meant(office, clock):
@@ -137,6 +137,6 @@ def test_tasks_that_are_submitted_after_it_began_are_not_meant(office, clock):
 def test_purge_and_cancel_wait_until_it_is_done(office):
     office.push(*(office.new() for _ in range(5)))
 
-    assert office.told(cancel_tasks(office.session, TaskFilter())) == 5
-    assert office.told(purge_tasks(office.session, TaskFilter())) == 5
+    assert office.confirmed(cancel_tasks(office.session, TaskFilter())) == 5
+    assert office.confirmed(purge_tasks(office.session, TaskFilter())) == 5
     assert office.ids() == []

@@ -191,8 +191,8 @@ def test_children_wait_on_after_a_crash(way):
 
 
 def test_a_unique_task_is_there_once_until_it_is_final(office):
-    first = office.told(run_operation(office.session, ops.SubmitTasks([office.new(unique_key="daily")])))[0]
-    second = office.told(run_operation(office.session, ops.SubmitTasks([office.new(unique_key="daily")])))[0]
+    first = office.confirmed(run_operation(office.session, ops.SubmitTasks([office.new(unique_key="daily")])))[0]
+    second = office.confirmed(run_operation(office.session, ops.SubmitTasks([office.new(unique_key="daily")])))[0]
 
     assert (first.is_new, second.is_new, second.task_id) == (True, False, first.task_id)
     assert office.work() == [first.task_id]
@@ -232,8 +232,8 @@ def test_submitting_again_a_blocked_task_that_was_cancelled_leaves_it_cancelled(
     else:
         office.lease_one().finish("dead", error="boom")
 
-    answers = office.told(run_operation(office.session, ops.SubmitTasks(tasks)))
-    (alone,) = office.told(run_operation(office.session, ops.SubmitTasks([child])))
+    answers = office.confirmed(run_operation(office.session, ops.SubmitTasks(tasks)))
+    (alone,) = office.confirmed(run_operation(office.session, ops.SubmitTasks([child])))
 
     assert [answer.is_new for answer in (*answers, alone)] == [False] * 3
     assert office.state(child.task_id) == "cancelled"
@@ -246,7 +246,7 @@ def test_what_waits_for_a_cancelled_task_that_is_submitted_again_is_cancelled_to
     office.cancel(second.task_id)
 
     third = office.new("third", depends_on=(second.task_id,))
-    *known, new = office.told(run_operation(office.session, ops.SubmitTasks([first, second, third])))
+    *known, new = office.confirmed(run_operation(office.session, ops.SubmitTasks([first, second, third])))
 
     assert ([answer.is_new for answer in known], new.is_new) == ([False, False], True)
     assert office.state(third.task_id) == "cancelled"
@@ -257,9 +257,9 @@ def test_a_cancelled_task_that_was_purged_can_be_submitted_again(office):
     child = office.new("child", depends_on=(parent,), is_named=True)
     office.submit(child)
     office.cancel(child.task_id)
-    office.told(purge_tasks(office.session, TaskFilter(task_type="child")))
+    office.confirmed(purge_tasks(office.session, TaskFilter(task_type="child")))
 
-    (answer,) = office.told(run_operation(office.session, ops.SubmitTasks([child])))
+    (answer,) = office.confirmed(run_operation(office.session, ops.SubmitTasks([child])))
 
     assert answer.is_new
     assert office.state(child.task_id) == "blocked"

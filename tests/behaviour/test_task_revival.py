@@ -141,7 +141,7 @@ def test_what_was_forgotten_does_not_come_back(office):
     parent = office.enqueue("parent")
     _, child = office.submit(office.new("a", depends_on=(parent,)), office.new("b", depends_on=(parent,)))
     office.lease_one().finish("dead")
-    office.told(purge_tasks(office.session, TaskFilter(task_type="a")))
+    office.confirmed(purge_tasks(office.session, TaskFilter(task_type="a")))
 
     office.retry(parent)
 

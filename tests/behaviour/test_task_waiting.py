@@ -20,14 +20,14 @@ def office(ps):
     return Office(ps)
 
 
-def test_a_final_task_is_told_at_once(office):
+def test_a_final_task_is_reported_at_once(office):
     task_id = office.enqueue()
     office.work()
 
     assert replace(office.wait(task_id, 30), runs=()) == replace(office.task(task_id), runs=())
 
 
-def test_a_task_that_is_not_final_is_told_as_it_is_when_the_time_is_over(office):
+def test_a_task_that_is_not_final_is_reported_as_it_is_when_the_time_is_over(office):
     task_id = office.enqueue()
 
     assert office.wait(task_id).state is TaskState.PENDING
@@ -35,7 +35,7 @@ def test_a_task_that_is_not_final_is_told_as_it_is_when_the_time_is_over(office)
     assert office.wait(task_id).state is TaskState.RUNNING
 
 
-def test_whoever_waits_is_told_the_result(office, way):
+def test_whoever_waits_receives_the_result(office, way):
     task_id, other = office.push(office.new("first", args=b"[1]"), office.new("other"))
     future = waiting(way, lambda: office.wait(task_id, 60))
 
@@ -61,7 +61,7 @@ def test_many_may_wait_for_one_task(office, way):
     assert len(way.session.tasks.waiters) == 0
 
 
-def test_whoever_waits_is_told_of_the_last_failure_and_not_before(office, way, clock):
+def test_whoever_waits_is_notified_of_the_last_failure_and_not_before(office, way, clock):
     task_id = office.enqueue(max_attempts=2)
     future = waiting(way, lambda: office.wait(task_id, 600))
 
@@ -74,7 +74,7 @@ def test_whoever_waits_is_told_of_the_last_failure_and_not_before(office, way, c
     assert (seen.state, seen.error) == (TaskState.DEAD, "second")
 
 
-def test_whoever_waits_is_told_that_a_run_was_given_up(office, way):
+def test_whoever_waits_is_notified_that_a_run_was_given_up(office, way):
     task_id = office.enqueue()
     future = waiting(way, lambda: office.wait(task_id, 60))
 
@@ -84,7 +84,7 @@ def test_whoever_waits_is_told_that_a_run_was_given_up(office, way):
     assert (seen.state, seen.error) == (TaskState.CANCELLED, "not needed any more")
 
 
-def test_whoever_waits_is_told_that_the_task_was_cancelled(office, way):
+def test_whoever_waits_is_notified_that_the_task_was_cancelled(office, way):
     task_id = office.enqueue(delay_seconds=3600)
     future = waiting(way, lambda: office.wait(task_id, 60))
 
@@ -93,7 +93,7 @@ def test_whoever_waits_is_told_that_the_task_was_cancelled(office, way):
     assert future.result(30).state is TaskState.CANCELLED
 
 
-def test_whoever_waits_for_a_child_is_told_that_its_parent_died(office, way):
+def test_whoever_waits_for_a_child_is_notified_that_its_parent_died(office, way):
     parent = office.enqueue(max_attempts=1)
     (child,) = office.submit(office.new("child", depends_on=(parent,)))
     future = waiting(way, lambda: office.wait(child, 60))
@@ -105,7 +105,7 @@ def test_whoever_waits_for_a_child_is_told_that_its_parent_died(office, way):
     assert parent in seen.error
 
 
-def test_whoever_waits_is_told_that_the_worker_never_answered(office, way, clock):
+def test_whoever_waits_is_notified_that_the_worker_never_answered(office, way, clock):
     task_id = office.enqueue(max_attempts=1)
     future = waiting(way, lambda: office.wait(task_id, 6000))
 

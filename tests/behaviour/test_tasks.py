@@ -237,7 +237,7 @@ def test_a_task_that_is_not_there_is_named(office):
         office.task("seven")
 
 
-def test_whoever_was_told_sees_it_from_any_thread(office):
+def test_a_confirmed_change_is_visible_from_any_thread(office):
     for number in range(10):
         task_id = office.enqueue()
         assert in_thread(lambda: office.state(task_id)).result(30) == "pending"  # noqa: B023
@@ -260,7 +260,7 @@ def test_results_errors_and_runs_outlast_a_restart(way, clock):
 
 
 @pytest.mark.parametrize("way", ["file", "sealed"], indirect=True)  # a power cut may take a delivery with it
-def test_what_was_told_of_tasks_holds_although_the_process_ended_without_a_farewell(way):
+def test_what_was_reported_of_tasks_holds_although_the_process_ended_without_a_farewell(way):
     office = Office(way.start())
     done, runs = office.push(office.new(), office.new())
     office.lease_one().finish(result="r")

@@ -16,14 +16,14 @@ from tests.support.operations import confirm, run_operation
 class Staff(Office):
     """An office that sees its workers."""
 
-    def heartbeat(self, worker_id: str, **told) -> WorkerNews:
-        news: WorkerNews = self.told(
-            run_operation(self.session, ops.HeartbeatWorker(WorkerInfo(worker_id=worker_id, **told)))
+    def heartbeat(self, worker_id: str, **reported) -> WorkerNews:
+        news: WorkerNews = self.confirmed(
+            run_operation(self.session, ops.HeartbeatWorker(WorkerInfo(worker_id=worker_id, **reported)))
         )
         return news
 
     def workers(self) -> dict[str, str]:
-        return {view.info.worker_id: view.state for view in self.told(run_operation(self.session, ops.Workers()))}
+        return {view.info.worker_id: view.state for view in self.confirmed(run_operation(self.session, ops.Workers()))}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_workers_are_shown_as_they_tell_of_themselves(staff, clock):
     staff.heartbeat("w1", host="box", pid=7, queues=("mail",), concurrency=4, running=2)
     staff.heartbeat("w2", is_stopping=True)
 
-    first, second = staff.told(run_operation(staff.session, ops.Workers()))
+    first, second = staff.confirmed(run_operation(staff.session, ops.Workers()))
 
     assert (first.info.host, first.info.queues, first.info.running, first.state) == ("box", ("mail",), 2, "alive")
     assert (first.last_heartbeat_at - first.first_seen_at).total_seconds() == 10
@@ -97,10 +97,10 @@ def test_a_worker_that_says_goodbye_gives_back_what_it_holds(staff):
 def test_news_is_for_the_worker_that_runs_the_task(staff, way):
     first, second = staff.push(staff.new(), staff.new())
     one, two = staff.lease_one(worker="w1"), staff.lease_one(worker="w2")
-    waits = waiting(way, lambda: staff.told(run_operation(staff.session, ops.AwaitNews("w2", 60))))
+    waits = waiting(way, lambda: staff.confirmed(run_operation(staff.session, ops.AwaitNews("w2", 60))))
 
     staff.cancel(one.task_id)
-    assert staff.told(run_operation(staff.session, ops.AwaitNews("w1", 0))) == WorkerNews((one.task_id,))
+    assert staff.confirmed(run_operation(staff.session, ops.AwaitNews("w1", 0))) == WorkerNews((one.task_id,))
     assert not waits.done()
     staff.cancel(two.task_id)
 

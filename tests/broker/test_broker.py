@@ -30,7 +30,7 @@ ACK = validation.settling(Outcome.ACKED)
 NACK = validation.settling(Outcome.RETRIED, 0)
 
 
-def told():
+def reply_recorder():
     """A place for an answer, and who to tell it."""
     answers: list[Any] = []
     return answers, answers.append
@@ -75,9 +75,9 @@ def hold_syncs(journal: Any, may_sync: threading.Event) -> None:
 
 
 @on_uvloop
-async def test_single_pushes_of_one_turn_become_one_batch_and_each_is_told_its_own_place(tmp_path):
+async def test_single_pushes_of_one_turn_become_one_batch_and_each_receives_its_own_id(tmp_path):
     async with broker_on(tmp_path) as broker:
-        answers, tell = told()
+        answers, tell = reply_recorder()
         before = broker.shard.journal.sequence
         for index in range(10):
             broker.push_one(SOMEONE, "mail", b"%d" % index, None, tell)
@@ -90,11 +90,11 @@ async def test_single_pushes_of_one_turn_become_one_batch_and_each_is_told_its_o
 
 
 @on_uvloop
-async def test_nobody_is_told_before_it_is_durable(tmp_path):
+async def test_nobody_is_notified_before_it_is_durable(tmp_path):
     async with broker_on(tmp_path) as broker:
         journal, may_sync = broker.shard.journal, threading.Event()
         hold_syncs(journal, may_sync)
-        answers, tell = told()
+        answers, tell = reply_recorder()
 
         broker.push_one(SOMEONE, "mail", b"a", None, tell)
         broker.push(SOMEONE, "mail", Batch.build([b"b"]), None, None, None, tell)
@@ -112,7 +112,7 @@ async def test_nobody_is_told_before_it_is_durable(tmp_path):
 async def test_a_fold_that_does_not_fit_is_taken_as_far_as_it_does(tmp_path):
     async with broker_on(tmp_path) as broker:
         run_operation(broker.session, ops.CreateQueue("mail", {"max_length": 3}, exist_ok=False))
-        answers, tell = told()
+        answers, tell = reply_recorder()
 
         for index in range(5):
             broker.push_one(SOMEONE, "mail", b"%d" % index, None, tell)
@@ -125,7 +125,7 @@ async def test_a_fold_that_does_not_fit_is_taken_as_far_as_it_does(tmp_path):
 @on_uvloop
 async def test_single_pushes_stand_before_a_batch_that_came_after_them(tmp_path):
     async with broker_on(tmp_path) as broker:
-        answers, tell = told()
+        answers, tell = reply_recorder()
         broker.push_one(SOMEONE, "mail", b"first", None, tell)
         broker.push(SOMEONE, "mail", Batch.build([b"second"]), None, None, None, tell)
         await until(lambda: len(answers) == 2)
@@ -136,7 +136,7 @@ async def test_single_pushes_stand_before_a_batch_that_came_after_them(tmp_path)
 @on_uvloop
 async def test_pushes_wait_for_the_sealer_without_holding_up_the_loop(tmp_path):
     async with broker_on(tmp_path) as broker:
-        answers, tell = told()
+        answers, tell = reply_recorder()
         broker.shard.throttle.clear()
 
         broker.push_one(SOMEONE, "mail", b"a", None, tell)
@@ -226,7 +226,7 @@ async def test_what_was_leased_for_somebody_who_left_is_given_back_uncounted(tmp
         await push(broker, b"a")
         journal, may_sync = broker.shard.journal, threading.Event()
         hold_syncs(journal, may_sync)
-        answers, tell = told()
+        answers, tell = reply_recorder()
         broker.push_one(SOMEONE, "mail", b"b", None, tell)
         pending = broker.lease(SOMEONE, "mail", "default", LeaseRequest(2), 0, tell)  # must wait for the push
 
@@ -411,7 +411,7 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
         raise NotAuthorised("no")
 
     async with broker_on(tmp_path, authorise=refuse) as broker:
-        answers, tell = told()
+        answers, tell = reply_recorder()
         proof = Receipt("mail", "0", 0, 1, 7)
         broker.push_one(SOMEONE, "mail", b"a", None, tell)
         broker.push(SOMEONE, "mail", Batch.build([b"a"]), None, None, None, tell)
@@ -478,9 +478,9 @@ async def test_a_broker_that_drains_answers_those_who_wait_and_takes_nothing_new
 
 
 @on_uvloop
-async def test_a_push_to_a_bad_name_is_told_so_and_its_neighbours_are_not_disturbed(tmp_path):
+async def test_a_push_to_a_bad_name_is_refused_and_its_neighbours_are_not_disturbed(tmp_path):
     async with broker_on(tmp_path) as broker:
-        answers, tell = told()
+        answers, tell = reply_recorder()
         broker.push_one(SOMEONE, "bad name", b"a", None, tell)
         broker.push_one(SOMEONE, "mail", b"a", None, tell)
 
@@ -491,11 +491,11 @@ async def test_a_push_to_a_bad_name_is_told_so_and_its_neighbours_are_not_distur
 
 
 @on_uvloop
-async def test_who_waits_is_told_although_another_thread_synced_first(tmp_path):
+async def test_who_waits_is_notified_although_another_thread_synced_first(tmp_path):
     async with broker_on(tmp_path / "data") as broker:
         await push(broker, b"first")
         _, ticket = broker.session.push("mail", Batch.build([b"second"]), None, None)
-        answers, tell = told()
+        answers, tell = reply_recorder()
         broker.confirmer.after(ticket, tell, "durable")
         broker.shard.journal.sync()  # before the confirmer's own thread has heard of it
 

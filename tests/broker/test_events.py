@@ -41,7 +41,7 @@ async def call(broker, name, *given):
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
 @on_uvloop
-async def test_every_change_is_told_once_and_in_order(where, tmp_path):
+async def test_every_change_is_reported_once_and_in_order(where, tmp_path):
     async with broker_on(tmp_path / "data" if where == "disk" else None) as broker:
         ear = Ear(broker)
         await broker.pushed(SOMEONE, "q", Batch.build([b"a"]))
@@ -157,20 +157,20 @@ async def test_a_slow_listener_finds_the_latest_counters_and_the_last_changes():
 
 @on_uvloop
 async def test_an_outbox_tells_when_it_is_full_and_when_it_has_room_again():
-    told, sent, gate = [], [], asyncio.Event()
+    reported, sent, gate = [], [], asyncio.Event()
 
     async def write(item):
         await gate.wait()
         sent.append(item)
 
-    outbox = Outbox(write, lambda: told.append("full"), lambda: told.append("drained"), bytes_max=10)
+    outbox = Outbox(write, lambda: reported.append("full"), lambda: reported.append("drained"), bytes_max=10)
     sending = asyncio.ensure_future(outbox.run())
     for item in "abcd":
         outbox.put(item, 5)
     waiting = asyncio.ensure_future(outbox.room())
     await asyncio.sleep(0)
 
-    assert (told, waiting.done(), outbox.is_full) == (["full"], False, True)
+    assert (reported, waiting.done(), outbox.is_full) == (["full"], False, True)
 
     gate.set()
     await waiting
@@ -178,7 +178,7 @@ async def test_an_outbox_tells_when_it_is_full_and_when_it_has_room_again():
     outbox.put("late", 1)
     await sending
 
-    assert (told, sent) == (["full", "drained"], ["a", "b", "c", "d"])
+    assert (reported, sent) == (["full", "drained"], ["a", "b", "c", "d"])
 
 
 @on_uvloop
@@ -211,17 +211,17 @@ async def test_counters_are_made_and_encoded_once_for_equal_listeners_and_only_w
 
         everything = [f"q{number:02}" for number in range(queues)]
         await until(lambda: all(listener.is_counted for listener in (*listeners, other)))
-        told, bodies = await counted()
-        assert (told, bodies) == ([[everything]] * crowd + [[["q07"]]], 2)
-        told, bodies = await counted()
-        assert (told, bodies) == ([[]] * (crowd + 1), 0)
+        reported, bodies = await counted()
+        assert (reported, bodies) == ([[everything]] * crowd + [[["q07"]]], 2)
+        reported, bodies = await counted()
+        assert (reported, bodies) == ([[]] * (crowd + 1), 0)
         await broker.pushed(SOMEONE, "q03", Batch.build([b"b"]))
-        told, bodies = await counted()
-        assert (told, bodies) == ([[["q03"]]] * crowd + [[]], 1)
+        reported, bodies = await counted()
+        assert (reported, bodies) == ([[["q03"]]] * crowd + [[]], 1)
 
         await broker.pushed(SOMEONE, "q04", Batch.build([b"b"]))
         await hub._sample(listeners)
         listeners[0].take()
         await broker.pushed(SOMEONE, "q05", Batch.build([b"b"]))
-        told, bodies = await counted()  # who has not taken the counters before gets everything
-        assert (told, bodies) == ([[["q05"]]] + [[everything]] * (crowd - 1) + [[]], 2)
+        reported, bodies = await counted()  # who has not taken the counters before gets everything
+        assert (reported, bodies) == ([[["q05"]]] + [[everything]] * (crowd - 1) + [[]], 2)

@@ -123,7 +123,7 @@ def test_the_exit_code_tells_who_can_do_something_about_it(error, code, run, mon
         (("queues", "lst"), "penstock queues --help"),
     ],
 )
-def test_a_command_line_that_is_nearly_right_is_told_what_would_be(words, hint, run):
+def test_a_command_line_that_is_nearly_right_is_reported_what_would_be(words, hint, run):
     result = run(*words)
     assert result.code == 1
     assert hint in result.err

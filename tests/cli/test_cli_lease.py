@@ -46,7 +46,7 @@ def test_payloads_alone_are_printed_byte_for_byte(mail, run):
         (["--hold"], "leased", 1),
     ],
 )
-def test_a_lease_ends_as_told(words, name, count, mail, run):
+def test_a_lease_ends_as_requested(words, name, count, mail, run):
     assert run("lease", "mail", *words).code == 0
     assert getattr(mail.stats(), name) == count
 

@@ -105,7 +105,7 @@ def test_what_was_printed_can_be_pushed_again(run, ps):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         (b"{", "line 3: "),
         (b"[]", "line 3: "),
@@ -118,11 +118,11 @@ def test_what_was_printed_can_be_pushed_again(run, ps):
         (b'{"payload": 1, "priority": 999}', "priority"),
     ],
 )
-def test_a_bad_line_is_named_and_so_is_what_was_pushed_before(line, told, run, ps):
+def test_a_bad_line_is_named_and_so_is_what_was_pushed_before(line, reported, run, ps):
     result = run("push", "mail", "--json-lines", "--batch", "2", stdin=b'{"payload": 1}\n{"payload": 2}\n' + line)
 
     assert result.code == 1
-    assert told in result.err
+    assert reported in result.err
     assert "2 messages before are pushed" in result.err
     assert len(ps.queue("mail").read()) == 2
 

@@ -39,7 +39,7 @@ def test_queues_are_a_table(width, shop, run, no_time_passes, monkeypatch):
     assert "orders.dlq" in run("queues", "--all").out
 
 
-def test_a_long_name_is_told_whole_on_a_narrow_screen(ps, run, monkeypatch):
+def test_a_long_name_is_reported_whole_on_a_narrow_screen(ps, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     ps.create_queue("a" * 60)
     out = run("queues").out
@@ -221,7 +221,7 @@ def test_dead_letters_are_listed_filtered_shown_and_sent_back(shop, run, no_time
     assert shop.stats().dead == 0
 
 
-def test_ids_of_dead_letters_are_told_from_others(shop, run):
+def test_ids_of_dead_letters_are_distinguished_from_others(shop, run):
     assert run("dlq", "show", "orders/0/1").code == 1
     assert run("dlq", "show", "orders.dlq/0/99").code == 4
     assert run("dlq", "purge", "orders", "--yes").code == 0

@@ -75,7 +75,7 @@ def test_a_result_is_waited_for(ps, run):
     assert run("enqueue", "shop.add", "--task-id", ID, "--wait", "5s", "--json").json["result"] == {"sum": 3}
 
 
-def test_a_death_is_told(ps, run):
+def test_a_death_is_reported(ps, run):
     run("enqueue", "shop.add", "--task-id", ID)
     finished(ps, ID, "dead", error="File shop.py, line 1\nValueError: price is None")
 

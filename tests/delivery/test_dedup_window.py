@@ -91,7 +91,7 @@ def test_rows_without_a_key_are_nobodys_duplicates():
     assert window.find_all([None], 2) == [None]
 
 
-def test_keys_whose_hashes_begin_alike_are_told_apart():
+def test_keys_whose_hashes_begin_alike_are_distinguished():
     twins = [b"\x01" * 8 + bytes([number]) * 8 for number in range(4)]
     window = DedupWindow(SECONDS)
     for number, key in enumerate(twins[:3]):

@@ -55,14 +55,14 @@ def test_shares_are_as_even_as_can_be(partitions, members):
 
 def test_a_partition_that_moves_stays_with_its_owner_until_it_lets_go():
     roster = roster_of(4, "a")
-    told = roster.generation
+    generation = roster.generation
     roster.join("b", SESSION, 0)
 
     assert owners(roster) == ["a"] * 4
     assert (roster.seats["a"].owned, roster.seats["a"].revoking) == ({0, 1}, {2, 3})
     assert roster.seats["b"].owned == set()
 
-    roster.heartbeat("a", told, (), 0)
+    roster.heartbeat("a", generation, (), 0)
     assert owners(roster) == ["a"] * 4, "that heartbeat left before the news came"
     roster.heartbeat("a", roster.generation, {2, 3}, 0)
     assert owners(roster) == ["a"] * 4
@@ -74,21 +74,21 @@ def test_a_partition_that_moves_stays_with_its_owner_until_it_lets_go():
 
 def test_members_that_do_not_take_part_in_a_change_are_not_disturbed_by_it():
     roster = roster_of(2, "a", "b")
-    told = roster.generation
+    generation = roster.generation
     roster.join("c", SESSION, 0)
 
-    assert roster.generation > told
-    assert roster.owned_by("a", told) == {0}
-    assert roster.owned_by("b", told) == {1}
+    assert roster.generation > generation
+    assert roster.owned_by("a", generation) == {0}
+    assert roster.owned_by("b", generation) == {1}
 
 
-def test_a_member_that_was_told_nothing_of_a_change_of_its_own_may_not_lease():
+def test_a_member_that_was_notified_nothing_of_a_change_of_its_own_may_not_lease():
     roster = roster_of(4, "a")
-    told = roster.generation
+    generation = roster.generation
     roster.join("b", SESSION, 0)
 
     with pytest.raises(MemberFenced, match="have changed since"):
-        roster.owned_by("a", told)
+        roster.owned_by("a", generation)
     assert roster.owned_by("a", roster.generation) == {0, 1}
 
 

@@ -184,7 +184,7 @@ def test_a_refused_push_leaves_no_queue(system):
     assert run_operation(system.session, ops.Queues())[0] == []
 
 
-def test_an_older_epoch_is_fenced_and_a_newer_one_begins_anew(system):
+def test_an_older_epoch_is_fenced_and_a_newer_one_starts_over(system):
     system.push([b"a"], (ME, 2, 0))
 
     with pytest.raises(ProducerFenced):
@@ -205,7 +205,7 @@ def test_fences_stand_after(system, how):
         system.push([b"b"], (ME, 1, 1))
 
 
-def test_a_queue_that_was_made_anew_knows_nothing_of_the_old_one(system):
+def test_a_queue_that_was_created_again_knows_nothing_of_the_old_one(system):
     system.push([b"a"], (ME, 0, 0))
     run_operation(system.session, ops.DeleteQueue("mail"))
 
@@ -356,7 +356,7 @@ def test_a_lost_part_costs_only_what_it_remembered_and_the_report_says_so(system
     assert system.fold([b"a"], [(ME, 0, 0)]) == [2]
 
 
-def test_whoever_sends_a_lost_message_again_is_not_told_that_it_is_known(system):
+def test_whoever_sends_a_lost_message_again_is_not_notified_that_it_is_known(system):
     system.fold([b"lost message"], [(ME, 0, 0)])
     system.push([b"sound message"], (ME, 0, 1))
     system.session.checkpoint()

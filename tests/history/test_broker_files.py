@@ -166,13 +166,13 @@ def test_a_directory_seen_from_another_host_is_taken_for_the_brokers_if_what_it_
     session, broker, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("penstock.shard.stored_files.socket.gethostname", lambda: "elsewhere")
-    told = session.files.history
+    reported = session.files.history
     shared = BrokerFiles(broker.url, rng=NoPause(3))
     assert shared.local is not None
     shared.close()
 
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
-    session.files.history = lambda: replace(told(), directory=str(tmp_path / "copy"), host="elsewhere too")
+    session.files.history = lambda: replace(reported(), directory=str(tmp_path / "copy"), host="elsewhere too")
     copied = BrokerFiles(broker.url, rng=NoPause(3))
     assert copied.local is None
     copied.close()

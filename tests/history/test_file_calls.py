@@ -85,12 +85,12 @@ def test_a_broker_says_where_its_files_are_and_makes_the_journal_durable_up_to_w
     push_bytes(session, "mail", b"a")  # written, not synced
     written = session.shard.journal.sequence
 
-    told = calls.history()
+    reported = calls.history()
 
-    assert told.durable_sequence == written == session.shard.journal.durable_sequence
-    assert told.directory == str(tmp_path / "data")
-    assert told.host == socket.gethostname()
-    assert told.shard_id == json.loads((tmp_path / "data" / "PENSTOCK").read_text())["shard"]
+    assert reported.durable_sequence == written == session.shard.journal.durable_sequence
+    assert reported.directory == str(tmp_path / "data")
+    assert reported.host == socket.gethostname()
+    assert reported.shard_id == json.loads((tmp_path / "data" / "PENSTOCK").read_text())["shard"]
 
 
 def test_every_stored_file_comes_as_it_is_on_disk(calls, session, tmp_path):
@@ -126,7 +126,7 @@ def test_a_piece_that_cannot_be_is_refused(calls):
             calls.fetch("PENSTOCK", position, length)
 
 
-def test_no_name_leads_out_of_what_is_told(calls):
+def test_no_name_leads_out_of_what_is_reported(calls):
     for name in HOSTILE:
         with pytest.raises(InvalidField, match="name"):
             calls.fetch(name, 0, 10)

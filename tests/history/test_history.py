@@ -245,14 +245,14 @@ def test_events_with_their_waits(session, ps, data, clock):
     unsealed = events()
     run_operation(session, ops.Seal())
     assert events() == unsealed
-    told = [
+    reported = [
         (row["outcome"], row["first_offset"], row["count"], row["wait_ms"], row["processing_ms"]) for row in unsealed
     ]
-    assert told == [("rejected", 0, 1, 2000.0, 3000.0), ("acked", 1, 3, 2000.0, 3000.0)]
+    assert reported == [("rejected", 0, 1, 2000.0, 3000.0), ("acked", 1, 3, 2000.0, 3000.0)]
     assert {row["error"] for row in unsealed} == {"broken", None}
 
 
-def test_a_torn_frame_at_the_end_is_waited_for_and_damage_is_told(session, ps, data):
+def test_a_torn_frame_at_the_end_is_waited_for_and_damage_is_reported(session, ps, data):
     ps.queue("orders").push(b"first")
     history = open_history(data)
     assert history.look().queue("orders").partitions["0"].end == 1
@@ -274,7 +274,7 @@ def test_a_torn_frame_at_the_end_is_waited_for_and_damage_is_told(session, ps, d
     journal.write_bytes(whole)
 
 
-def test_wrong_places_and_names_are_told(data, tmp_path, session):
+def test_wrong_places_and_names_are_reported(data, tmp_path, session):
     with pytest.raises(NotADataDirectory, match="holds no data of Penstock"):
         open_history(tmp_path / "nothing")
     history = open_history(data)

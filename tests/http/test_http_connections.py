@@ -83,7 +83,7 @@ def test_a_client_that_holds_its_body_back_is_asked_for_it(server, path, body, s
         assert client.answer().status == status
 
 
-def test_a_client_that_holds_a_huge_body_back_is_told_not_to_send_it(serve):
+def test_a_client_that_holds_a_huge_body_back_is_asked_not_to_send_it(serve):
     with serve(request_bytes_max=1024).connect() as client:
         client.send(request("POST", PUSH, content_length="100000", expect="100-continue"))
 

@@ -92,7 +92,7 @@ def test_json_with_space_around_it_comes_back_byte_for_byte(server):
     assert message["content_type"] == "application/json"
 
 
-def test_a_broker_says_who_it_is_and_keeps_house_when_it_is_told_to(server):
+def test_a_broker_says_who_it_is_and_keeps_house_when_asked_to(server):
     server.push("mail", "a", "b")
 
     info = server.http.get("/api/v1/info").json()

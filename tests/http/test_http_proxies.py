@@ -15,7 +15,7 @@ PUSH = "/api/v1/queues/mail/messages"
 ONE = b'{"messages":[{"payload":1}]}'
 
 
-def told(*values: str) -> list[tuple[bytes, bytes]]:
+def forwarded_headers(*values: str) -> list[tuple[bytes, bytes]]:
     return [(b"x-forwarded-for", value.encode("latin-1")) for value in values]
 
 
@@ -41,16 +41,16 @@ def told(*values: str) -> list[tuple[bytes, bytes]]:
     ],
 )
 def test_the_client_is_the_last_that_no_proxy_is(peer, values, client):
-    assert Proxies(["10.0.0.0/8", "fd00::5"]).client(peer, told(*values)) == client
+    assert Proxies(["10.0.0.0/8", "fd00::5"]).client(peer, forwarded_headers(*values)) == client
 
 
 @given(st.text(st.characters(max_codepoint=255)), st.sampled_from(["10.0.0.1", "192.0.2.1"]))
 def test_whatever_a_list_holds_an_address_comes_of_it_and_nobody_is_believed_who_is_no_proxy(text, peer):
-    client = Proxies(["10.0.0.0/8"]).client(peer, told(text))
+    client = Proxies(["10.0.0.0/8"]).client(peer, forwarded_headers(text))
 
     assert client.isprintable()
     assert peer in {"10.0.0.1", client}
-    assert Proxies().client(peer, told(text)) == peer
+    assert Proxies().client(peer, forwarded_headers(text)) == peer
 
 
 @pytest.mark.parametrize(("proxies", "expected"), [((), {"127.0.0.1"}), (("127.0.0.0/8",), {"192.0.2.1", "192.0.2.2"})])

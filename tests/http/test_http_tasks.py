@@ -158,7 +158,7 @@ def test_a_dead_task_is_run_again_and_a_pending_one_is_not(server):
     assert [each["payload"]["task_id"] for each in claim(server)] == [task_id]
 
 
-def test_a_running_task_is_cancelled_and_its_worker_told(server):
+def test_a_running_task_is_cancelled_and_its_worker_notified(server):
     task_id = submit(server)
     (message,) = claim(server)
     heartbeat = server.http.post("/api/v1/workers/w-1/heartbeat", json={"host": "h", "queues": ["mail"], "running": 1})

@@ -52,11 +52,11 @@ def main():
     backend.app.move(os.environ["SHOP_DATA"])
     for each in (added, sent, sold, asked, later):
         each.refresh()
-    sys.stdout.write(json.dumps(told(added, sent, sold, asked, later, before)) + "\n")
+    sys.stdout.write(json.dumps(reported(added, sent, sold, asked, later, before)) + "\n")
     backend.app.close()
 
 
-def told(added, sent, sold, asked, later, before):
+def reported(added, sent, sold, asked, later, before):
     return {
         "before": before,
         "added": [added.status, added.return_value, added.args, added.kwargs, added.attempts],

@@ -32,9 +32,9 @@ def test_tasks_of_django_run_on_penstock(python, tmp_path):
     )
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[0])
-    assert told.pop("traceback").endswith("SoldOut: no tea")
-    assert told == {
+    reported = json.loads(done.stdout.splitlines()[0])
+    assert reported.pop("traceback").endswith("SoldOut: no tea")
+    assert reported == {
         "before": "READY",
         "added": ["SUCCESSFUL", 3, [1], {"b": 2}, 1],
         "sent": ["SUCCESSFUL", {"to": "a@b.c"}],

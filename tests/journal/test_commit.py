@@ -147,7 +147,7 @@ def test_a_failed_sync_reaches_the_leader_and_every_follower():
     assert journal.syncs == 1
 
 
-def test_who_was_durable_before_the_failure_is_not_told_of_it():
+def test_who_was_durable_before_the_failure_is_not_notified_of_it():
     journal = MemoryJournal()
     commit = GroupCommit(journal)
     sequence = journal.append(ENTRY)

@@ -202,7 +202,7 @@ def test_a_file_rotates_when_it_is_full_of_bytes_or_of_frames():
     ]
 
 
-def test_whoever_asked_is_told_when_a_file_has_become_full():
+def test_whoever_asked_is_notified_when_a_file_has_become_full():
     journal = open_journal(prepared(), file_frames_max=10)
     seen: list[int] = []
     journal.on_rotate = lambda: seen.append(len(journal.full_files()))

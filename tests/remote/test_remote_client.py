@@ -107,7 +107,7 @@ def test_a_wrong_url_is_refused_and_the_right_form_is_shown(url):
 
 @pytest.mark.parametrize("place", ["./data", "/var/lib/penstock", "data", "~/data"])
 @pytest.mark.parametrize("connect", [penstock.connect, aio.connect])
-def test_who_connects_to_a_directory_is_told_of_open(connect, place):
+def test_who_connects_to_a_directory_is_referred_to_open(connect, place):
     with pytest.raises(InvalidField, match="url: ") as caught:
         connect(place)
     assert f"penstock.open({place!r})" in caught.value.hint
@@ -120,7 +120,7 @@ def test_who_connects_to_a_directory_is_told_of_open(connect, place):
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("open_it", [penstock.open, aio.open])
-def test_who_opens_a_url_is_told_of_connect(open_it, url, tmp_path, monkeypatch):
+def test_who_opens_a_url_is_referred_to_connect(open_it, url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidField, match="path: ") as caught:
         open_it(url)
@@ -181,7 +181,7 @@ def test_a_broker_that_is_not_there_is_named_in_the_error():
         ((frame(Type.ERROR, 1, encode({"code": "bad_request", "message": "protocol 1 is old"})),), BadRequest, "old"),
     ],
 )
-def test_what_is_no_broker_or_another_version_is_told_apart(answers, error, text):
+def test_what_is_no_broker_or_another_version_is_distinguished(answers, error, text):
     server = Script(*answers)
     patience = 0.05 if error is Unavailable else SECONDS  # what is no broker now may be one soon
     with pytest.raises(error, match=text):

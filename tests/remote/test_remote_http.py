@@ -319,7 +319,7 @@ def test_the_protocol_version_of_another_broker_is_refused(script, push):
     ],
     ids=["garbage", "a page", "nothing there", "a gateway", "another service", "no frames"],
 )
-def test_what_is_no_broker_is_told_apart(script, answer, text):
+def test_what_is_no_broker_is_distinguished(script, answer, text):
     server = script(*[[answer] * 50] * 50)
     with pytest.raises(Unavailable, match=text):
         penstock.connect(server.url, connect_seconds=0.5)

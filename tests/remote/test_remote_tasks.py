@@ -72,9 +72,9 @@ def test_an_id_that_nobody_chose_is_new():
         TaskSubmission(task_id=TASK, task_type="send", queue="mail", is_named=True),
         TaskSubmission(task_id=TASK, task_type="send", queue="mail", unique_key="k"),
     ]
-    told = [Submitted(TASK, False), Submitted(TASK, False), Submitted(OTHER, False)]
+    reported = [Submitted(TASK, False), Submitted(TASK, False), Submitted(OTHER, False)]
 
-    reply = execute(ops.SubmitTasks(tasks)).read(memoryview(encode(told)))
+    reply = execute(ops.SubmitTasks(tasks)).read(memoryview(encode(reported)))
 
     assert reply == [Submitted(TASK), Submitted(TASK, False), Submitted(OTHER, False)]
 

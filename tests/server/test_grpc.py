@@ -96,7 +96,7 @@ async def test_a_thousand_payloads_go_in_as_one_batch_and_a_batch_goes_in_as_it_
 
 
 @on_uvloop
-async def test_duplicates_and_partitions_are_told():
+async def test_duplicates_and_partitions_are_reported():
     async with serving() as stub:
         await stub.CreateQueue(pb.CreateQueueRequest(queue="q", options=options(partitions=4)))
         first = await stub.Push(pb.PushRequest(queue="q", messages=[pb.NewMessage(payload=b"a", dedup_key="x")]))
@@ -428,7 +428,7 @@ async def test_a_request_over_the_limit_is_refused_by_size_before_it_is_read():
 
 
 @on_uvloop
-async def test_whoever_may_not_is_told_so():
+async def test_whoever_may_not_is_refused():
     def nobody(principal, action, queue):
         raise NotAuthorised(f"{principal.name} may not {action}")
 

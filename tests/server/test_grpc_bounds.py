@@ -71,7 +71,7 @@ async def test_a_stream_for_too_many_tasks_is_refused():
 
 
 @on_uvloop
-async def test_a_connection_is_told_how_many_calls_it_may_have_at_a_time():
+async def test_a_connection_is_reported_how_many_calls_it_may_have_at_a_time():
     async with broker_on() as broker:
         server = await start_grpc(broker, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -108,6 +108,6 @@ try:
 except penstock.PenstockError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
-    assert "penstock[grpc]" in told
+    assert "penstock[grpc]" in reported

@@ -133,7 +133,7 @@ async def test_operations_are_begun_watched_and_stopped():
 
 
 @on_uvloop
-async def test_a_task_is_cancelled_its_worker_told_and_retried():
+async def test_a_task_is_cancelled_its_worker_notified_and_retried():
     async with tasking() as stub:
         await stub.SubmitTask(pb.NewTask(task_type="send", queue="mail", task_id=ID))
         (task,) = await claim(stub)
@@ -144,7 +144,7 @@ async def test_a_task_is_cancelled_its_worker_told_and_retried():
         )
         running = await status(stub, ID)
         cancelled = await stub.CancelTask(pb.CancelTaskRequest(task_id=ID))
-        told = await stub.HeartbeatWorker(pb.HeartbeatWorkerRequest(info=info))
+        reported = await stub.HeartbeatWorker(pb.HeartbeatWorkerRequest(info=info))
         late = await finish(stub, task)
         again = await stub.RetryTask(pb.RetryTaskRequest(task_id=ID))
         workers = await stub.ListWorkers(pb.ListWorkersRequest())
@@ -153,7 +153,7 @@ async def test_a_task_is_cancelled_its_worker_told_and_retried():
         assert (list(held.cancelled), list(held.lost)) == ([], ["x"])
         assert (running.state, running.progress) == (pb.TASK_STATE_RUNNING, '{"done":0.5}')
         assert cancelled.state == pb.TASK_STATE_CANCELLED
-        assert list(told.cancelled) == [ID]
+        assert list(reported.cancelled) == [ID]
         assert late.error_code == "lease_lost"
         assert again.state == pb.TASK_STATE_PENDING
         assert [(each.info.worker_id, each.info.host, each.state) for each in workers.workers] == [

@@ -160,7 +160,7 @@ def test_clients_that_vanish_at_any_point_have_asked_for_nothing(served, protoco
         is_well(ps)
 
 
-def test_connections_over_the_limit_are_told_and_the_others_go_on(tmp_path):
+def test_connections_over_the_limit_are_notified_and_the_others_go_on(tmp_path):
     with Served(tmp_path, *QUIET, "--connections-max", "40") as served:
         with penstock.connect(served.url("tcp")) as ps:
             is_well(ps)

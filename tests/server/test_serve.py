@@ -52,7 +52,7 @@ def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path):
         assert (stats.groups["default"].acked, stats.groups["default"].ready) == (2, 0)
 
 
-def test_a_waiting_lease_is_answered_a_push_under_way_is_confirmed_and_clients_are_told(tmp_path):
+def test_a_waiting_lease_is_answered_a_push_under_way_is_confirmed_and_clients_are_notified(tmp_path):
     with Served(tmp_path, *QUIET) as served, Caller(served.port()) as waiting, Caller(served.port()) as pushing:
         pushing.push("mail", b"first")
         waiting.settle(waiting.lease("mail").nonce)
@@ -174,7 +174,7 @@ def test_damaged_data_is_refused_and_says_what_to_do(tmp_path):
     assert "penstock doctor" in refused.stderr
 
 
-def test_every_wrong_setting_is_told_at_once(tmp_path):
+def test_every_wrong_setting_is_reported_at_once(tmp_path):
     (tmp_path / "penstock.toml").write_text('tcp_prot = 1\nlog_level = "loud"\n')
 
     refused = run(tmp_path, "--durability", "fast", PENSTOCK_HTTPPORT="1")

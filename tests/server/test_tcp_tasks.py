@@ -188,7 +188,7 @@ async def test_a_heartbeat_holds_leases_tells_progress_and_hears_of_cancellation
         first, second = await client.claim(max=2, lease_ms=1000)
         progress = [{"receipt": first["receipt"], "task_id": first["task_id"], "progress": {"done": 0.5}}]
         beat = {"worker_id": "w-1", "receipts": [first["receipt"], "sums:0:0:1:ff"], "lease_ms": 60_000}
-        told = await client.ask(JsonType.HEARTBEAT, **beat, progress=progress, host="h", running=2)
+        reported = await client.ask(JsonType.HEARTBEAT, **beat, progress=progress, host="h", running=2)
         seen = await client.status(first["task_id"])
         cancelled = await other.ask(JsonType.CANCEL_TASK, task_id=second["task_id"])
         again = await client.ask(JsonType.HEARTBEAT, worker_id="w-1")
@@ -196,9 +196,9 @@ async def test_a_heartbeat_holds_leases_tells_progress_and_hears_of_cancellation
         refused = await client.answer()
         left = await client.ask(JsonType.HEARTBEAT, worker_id="w-1", is_leaving=True)
 
-        assert [each["status"] for each in told["leases"]] == ["ok", "error"]
-        assert told["leases"][0]["expires_at"] > first["expires_at"]
-        assert told["progress"] == [{"task_id": first["task_id"], "status": "ok"}]
+        assert [each["status"] for each in reported["leases"]] == ["ok", "error"]
+        assert reported["leases"][0]["expires_at"] > first["expires_at"]
+        assert reported["progress"] == [{"task_id": first["task_id"], "status": "ok"}]
         assert (seen["progress"], seen["status"]) == ({"done": 0.5}, "running")
         assert cancelled["status"] == "cancelled"
         assert again["cancelled"] == [second["task_id"]]
@@ -365,11 +365,11 @@ def test_the_worker_of_the_page_works():
         tasks = [{"task_type": name, "queue": "sums", "args": [1, 2], "max_attempts": 1} for name in ("add", "no such")]
         tasks[1]["task_type"] = "unknown"
         ids = [each["task_id"] for each in submitter.ask(1, tasks=tasks)["tasks"]]
-        told = worker.heartbeat(concurrency=1)
+        reported = worker.heartbeat(concurrency=1)
         worked = [worker.work(wait_ms=0) for _ in range(3)]
         done, dead = (submitter.ask(7, task_id=each, wait_ms=20_000) for each in ids)
 
-        assert told["cancelled"] == []
+        assert reported["cancelled"] == []
         assert worked == [True, True, False]
         assert (done["status"], done["result"], done["worker"]) == ("completed", 3, "adder-1")
         assert (dead["status"], "KeyError" in dead["error"]) == ("dead", True)

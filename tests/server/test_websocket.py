@@ -287,7 +287,7 @@ async def test_pages_of_other_origins_are_refused():
 
 
 @on_uvloop
-async def test_whoever_may_not_is_told_so():
+async def test_whoever_may_not_is_refused():
     def nobody(principal, action, queue):
         raise NotAuthorised(f"{principal.name} may not {action}")
 
@@ -318,10 +318,10 @@ async def test_a_broker_that_stops_says_goodbye_and_still_takes_acks():
 async def test_no_event_arrives_before_its_subscription_is_confirmed(monkeypatch):
     async with serving() as (broker, _, talk), talk() as client:
         ready: list[Any] = []
-        monkeypatch.setattr(Listener, "when_ready", lambda listener, told: ready.append((listener, told)))
+        monkeypatch.setattr(Listener, "when_ready", lambda listener, reported: ready.append((listener, reported)))
         await client.say("events", subscription="e", interval_ms=100, id=1)
         await until(lambda: ready)
-        listener, told = ready[0]
+        listener, reported = ready[0]
         offered = []
         offer = listener.offer
         monkeypatch.setattr(Listener, "offer", lambda each, event: offered.append(offer(event)))
@@ -329,7 +329,7 @@ async def test_no_event_arrives_before_its_subscription_is_confirmed(monkeypatch
         await until(lambda: offered)
         for _ in range(10):  # turns in which it would go out
             await asyncio.sleep(0)
-        told()
+        reported()
 
         first, second = [json.loads(await client.link.recv()) for _ in range(2)]
         assert (first["type"], first["id"]) == ("subscribed", 1)

@@ -34,7 +34,7 @@ async def run(broker, queue: str = "mail") -> str:
     return task_id
 
 
-async def told(talk: Talk, task_id: str, status: str) -> dict[str, Any]:
+async def reported(talk: Talk, task_id: str, status: str) -> dict[str, Any]:
     """The event that tells of a task in this state."""
     while True:
         event = await talk.hear("event")
@@ -49,9 +49,9 @@ async def test_who_asks_for_tasks_hears_what_becomes_of_them():
         await queues.ask("events", "subscribed", subscription="q")
         first = task(args=b'["a@b.c"]', key="k")
         await submit(broker, first)
-        pending = await told(talk, first.task_id, "pending")
+        pending = await reported(talk, first.task_id, "pending")
         await run(broker)
-        done = await told(talk, first.task_id, "completed")
+        done = await reported(talk, first.task_id, "completed")
 
         assert (pending["subscription"], pending["queue"], pending["task"]["key"]) == ("t", "mail", "k")
         assert (done["task"]["worker"], done["task"]["attempt"]) == ("w-1", 1)

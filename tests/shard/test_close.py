@@ -19,7 +19,7 @@ from tests.support.operations import run_operation
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
 
-def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, monkeypatch):
+def test_whoever_waits_is_notified_although_the_last_checkpoint_failed(tmp_path, monkeypatch):
     session = Session(tmp_path / "data")
     run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
     sat_down = threading.Semaphore(0)

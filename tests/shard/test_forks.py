@@ -36,20 +36,20 @@ def in_a_fork(work: Callable[[], object]) -> str:
     child = os.fork()
     if not child:
         try:
-            told = f"did it: {work()}"
+            reported = f"did it: {work()}"
         except BaseException as error:  # noqa: BLE001 - told to the parent
-            told = f"{type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            reported = f"{type(error).__name__}: {error}"
+        os.write(writing, reported.encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        told = pipe.read()
+        reported = pipe.read()
     os.waitpid(child, 0)
-    return told
+    return reported
 
 
-def refused(told: str) -> bool:
-    return told.startswith("Closed: ") and "forked" in told and HOW in told
+def refused(reported: str) -> bool:
+    return reported.startswith("Closed: ") and "forked" in reported and HOW in reported
 
 
 def uses(ps: Any) -> list[Callable[[], object]]:
@@ -97,8 +97,8 @@ def test_every_use_of_an_inherited_handle_is_refused_and_the_parent_goes_on(kind
         for use in [*uses(ps), delivery.ack, lambda: delivery.extend(5)]:
             if first == "parent":
                 ps.queue("mail").push(b"parent")
-            told = in_a_fork(use)
-            assert refused(told), told
+            reported = in_a_fork(use)
+            assert refused(reported), reported
             ps.queue("mail").push(b"parent")
         assert in_a_fork(ps.close).startswith("did it")  # and nothing came of it
         ps.queue("mail").push(b"after")
@@ -114,8 +114,8 @@ def test_the_asyncio_face_too(kind, broker, tmp_path):
             queue = ps.queue("async")
             await queue.push(b"before")
             for use in (lambda: queue.push(b"child"), queue.lease, queue.stats, ps.queues):
-                told = in_a_fork(lambda use=use: run_by_hand(use()))  # type: ignore[misc]
-                assert refused(told), told
+                reported = in_a_fork(lambda use=use: run_by_hand(use()))  # type: ignore[misc]
+                assert refused(reported), reported
                 await queue.push(b"parent")
             assert in_a_fork(lambda: run_by_hand(ps.close())).startswith("did it")
             leased = await queue.lease(max=100)
@@ -148,9 +148,9 @@ def test_a_fork_of_multiprocessing_is_refused_and_may_open_its_own(broker, tmp_p
             answers = context.SimpleQueue()
             child = context.Process(target=push_in_a_child, args=(each, answers))
             child.start()
-            what, told = answers.get()
+            what, reported = answers.get()
             child.join(PATIENCE_SECONDS)
-            assert (what, HOW in told, child.exitcode) == ("refused", True, 0)
+            assert (what, HOW in reported, child.exitcode) == ("refused", True, 0)
             each.queue("mail").push(b"parent")
         remote.queue("own").push(b"x")
     url = broker.url("tcp")
@@ -166,9 +166,9 @@ def test_an_app_on_a_directory_or_in_memory_is_refused_and_one_on_a_broker_opens
             return 2 * number
 
         double.enqueue(1)
-        told = in_a_fork(lambda task=double: task.enqueue(2).id)  # type: ignore[misc]
-        assert refused(told) is is_refused, told
-        assert told.startswith("did it") is not is_refused, told
+        reported = in_a_fork(lambda task=double: task.enqueue(2).id)  # type: ignore[misc]
+        assert refused(reported) is is_refused, reported
+        assert reported.startswith("did it") is not is_refused, reported
         double.enqueue(3)
         app.close()
 
@@ -203,8 +203,8 @@ def test_a_fork_keeps_no_descriptor_of_what_its_parent_has_open(broker, tmp_path
     with closing(penstock.open(tmp_path / "data")) as ps, closing(penstock.connect(broker.url("tcp"))) as remote:
         ps.queue("mail").push(b"x")
         remote.queue("mail").push(b"x")
-        told = in_a_fork(open_places)
-    names = told.removeprefix("did it: ").split()
+        reported = in_a_fork(open_places)
+    names = reported.removeprefix("did it: ").split()
     assert not any(str(tmp_path) in name for name in names)
     assert [name for name in names if name.startswith("socket") and name not in before] == []
 

@@ -24,8 +24,8 @@ class Hands:
         self.monotonic += round(seconds * SECOND)
         return self.registry.overdue(self.monotonic)
 
-    def heartbeat(self, worker_id: str, **told) -> WorkerNews:
-        info = WorkerInfo(worker_id=worker_id, **told)
+    def heartbeat(self, worker_id: str, **reported) -> WorkerNews:
+        info = WorkerInfo(worker_id=worker_id, **reported)
         return self.registry.heartbeat(info, START + self.monotonic, self.monotonic)
 
     def cancel(self, worker_id: str, task_id: str) -> None:
@@ -40,7 +40,7 @@ def hands():
     return Hands()
 
 
-def test_a_worker_is_shown_as_it_last_told_of_itself(hands):
+def test_a_worker_is_shown_as_it_last_reported_itself(hands):
     hands.heartbeat("w1", running=1)
     hands.advance(15)
     hands.heartbeat("w1", running=3, host="box")

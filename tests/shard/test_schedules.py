@@ -226,7 +226,7 @@ def test_a_paused_schedule_rests_and_goes_on_with_the_next_tick(rig):
     assert made(rig) == ["12:11:00"]
 
 
-def test_a_deleted_schedule_is_gone_and_one_made_anew_in_the_same_minute_does_not_run_twice(rig):
+def test_a_deleted_schedule_is_gone_and_one_created_again_in_the_same_minute_does_not_run_twice(rig):
     set_schedule(rig)
     rig.clock.advance(30)
     assert made(rig) == ["12:01:00"]

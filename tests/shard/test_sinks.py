@@ -237,7 +237,7 @@ def test_two_that_commit_the_same_batch_at_once_store_it_once(tmp_path):
 
 
 @pytest.mark.usefixtures("small_frames")
-def test_files_of_an_unfinished_batch_that_are_gone_are_named_and_a_reset_begins_anew(session):
+def test_files_of_an_unfinished_batch_that_are_gone_are_named_and_a_reset_starts_over(session):
     names = staged(session, *[[b"%d" % n] for n in range(5)])
     step(session, 1, names)
     session.staging.remove(names[3:])

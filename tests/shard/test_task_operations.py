@@ -90,7 +90,7 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
     again = killed(office, tmp_path / "left")
     try:
         again.session.session.tasks.operations.run()
-        (view,) = again.told(run_operation(again.session, ops.ListOperations()))
+        (view,) = again.confirmed(run_operation(again.session, ops.ListOperations()))
 
         assert view.state is OperationState.DONE
         if action == "purge":
@@ -117,18 +117,18 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
     def taken(shard: Any, operation_id: str, *arguments: Any) -> Any:
         answer = take(shard, operation_id, *arguments)
         if not stopped:
-            stopped.append(office.told(run_operation(office.session, ops.StopOperation(operation_id))))
+            stopped.append(office.confirmed(run_operation(office.session, ops.StopOperation(operation_id))))
         return answer
 
     monkeypatch.setattr(operations, "take_step", taken)
-    view = office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter())))
+    view = office.confirmed(run_operation(office.session, ops.BeginOperation("purge", TaskFilter())))
 
     assert stopped[0] == view
     assert (view.state, view.purged) == (OperationState.STOPPED, CHUNK)
     assert view.matched == 61
     office.reopen()
     office.session.session.tasks.operations.run()
-    assert office.told(run_operation(office.session, ops.FindOperation(view.operation_id))) == view
+    assert office.confirmed(run_operation(office.session, ops.FindOperation(view.operation_id))) == view
     office.ps.close()
 
 
@@ -157,7 +157,7 @@ def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_pa
     office = Archive(tmp_path / "data", ManualClock())
     monkeypatch.setattr(office.session.session.tasks.operations, "run", lambda: None)
     names = [
-        office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))).operation_id
+        office.confirmed(run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))).operation_id
         for _ in range(16)
     ]
     with pytest.raises(QueueFull):
@@ -165,12 +165,12 @@ def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_pa
     monkeypatch.undo()
     office.session.session.tasks.operations.run()
     assert [
-        view.operation_id for view in reversed(office.told(run_operation(office.session, ops.ListOperations())))
+        view.operation_id for view in reversed(office.confirmed(run_operation(office.session, ops.ListOperations())))
     ] == names
 
     for _ in range(100):
-        office.told(run_operation(office.session, ops.BeginOperation("cancel", TaskFilter())))
-    assert len(office.told(run_operation(office.session, ops.ListOperations()))) == 100
+        office.confirmed(run_operation(office.session, ops.BeginOperation("cancel", TaskFilter())))
+    assert len(office.confirmed(run_operation(office.session, ops.ListOperations()))) == 100
     office.reopen()
-    assert len(office.told(run_operation(office.session, ops.ListOperations()))) == 100
+    assert len(office.confirmed(run_operation(office.session, ops.ListOperations()))) == 100
     office.ps.close()

@@ -22,7 +22,7 @@ def office(tmp_path):
 
 
 def purge(office: Archive, **wanted) -> int:
-    count: int = office.told(purge_tasks(office.session, TaskFilter(**wanted)))
+    count: int = office.confirmed(purge_tasks(office.session, TaskFilter(**wanted)))
     return count
 
 

@@ -221,7 +221,7 @@ def test_however_a_parent_fails_its_children_are_cancelled_or_run_as_they_asked_
     assert_accounts(rig.shard)
 
 
-def test_a_cancelled_child_is_told_how_its_parent_ended(rig):
+def test_a_cancelled_child_is_notified_how_its_parent_ended(rig):
     rig.submit(task("a"), task("b", "a"))
     dies(rig)
 

@@ -62,9 +62,9 @@ def test_an_unexpected_error_is_logged_counted_shown_and_tried_again(error, capl
     sleeper.stop()
 
     assert sleeper.problem == ""
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == sleeper.failures
-    assert [record.exc_info is not None for record in told] == [True] + [False] * (len(told) - 1)
+    reported = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(reported) == sleeper.failures
+    assert [record.exc_info is not None for record in reported] == [True] + [False] * (len(reported) - 1)
 
 
 def test_a_role_that_fails_waits_longer_each_time_and_is_not_hurried(monkeypatch):

@@ -72,7 +72,7 @@ class Row:
     outcome: str = UNKNOWN
     result: Any = None
     error: str = ""
-    told_at: int = 0  # when the client was told, if it was
+    notified_at: int = 0  # when the client was told, if it was
 
     def __str__(self) -> str:
         what = " ".join(f"{name}={value!r}" for name, value in self.args.items())

@@ -102,7 +102,7 @@ class World:
         row, ticket = self.pending[index]
         self.session.shard.confirm(ticket)
         del self.pending[index]
-        row.outcome, row.told_at = OK, self.clock.now()
+        row.outcome, row.notified_at = OK, self.clock.now()
 
     # the storekeeper
 

@@ -46,7 +46,7 @@ def test_the_same_hour_of_the_week_is_expected_again():
 
 
 @pytest.mark.parametrize(("hours", "basis"), [(168, "hour of week"), (48, "hour of day"), (47, "mean"), (1, "mean")])
-def test_with_less_history_less_is_told_apart(hours, basis):
+def test_with_less_history_less_is_distinguished(hours, basis):
     found = forecast.profile(MONDAY, week(hours, h9=3600) if hours > 9 else week(hours))
 
     assert found.basis == basis
@@ -140,11 +140,11 @@ def test_a_run_says_that_there_is_little_history_and_is_not_repeated(spark, tmp_
 
     (row,) = report.tables[0].rows
     # One message a minute, 20 s each: one worker is busy a third of the time, and lets some wait.
-    told = dict(zip(report.tables[0].columns, row, strict=True))
-    assert (told["basis"], told["arrivals/h"], told["messages/s per worker"]) == ("mean", 60.0, 0.05)
-    assert told["used % at most"] == pytest.approx(100 / 3, abs=0.1)
+    reported = dict(zip(report.tables[0].columns, row, strict=True))
+    assert (reported["basis"], reported["arrivals/h"], reported["messages/s per worker"]) == ("mean", 60.0, 0.05)
+    assert reported["used % at most"] == pytest.approx(100 / 3, abs=0.1)
     wait = math.log((1 / 3) / 0.05) / (0.05 - 1 / 60)
-    assert (told["breach at"], told["workers enough"]) == ("no", 1)
+    assert (reported["breach at"], reported["workers enough"]) == ("no", 1)
     assert wait == pytest.approx(56.9, abs=0.1)  # just within the minute that is allowed
     assert report.notes[0].startswith("less than two days")
     assert again.summary.startswith("Nothing new")
@@ -172,9 +172,9 @@ def test_an_outage_is_a_breach_although_workers_kept_up_before():
     report = forecast._report([found], [forecast._table([found])], [], ForecastOptions())
     assert report.summary.startswith("1 of 1 queues and groups let messages wait longer than 60 s, now or within")
     assert "Nobody works on q/default" in report.summary
-    told = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
-    assert (told["open now"], told["workers"]) == (628, 0)
-    assert told["last worked"] == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+    reported = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
+    assert (reported["open now"], reported["workers"]) == (628, 0)
+    assert reported["last worked"] == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
     assert "nobody has worked" in report.notes[-1]
 
 
@@ -205,8 +205,12 @@ def test_a_forecast_of_something_open_is_made_again_and_knows_who_worked_last(sp
 
     report = forecast.run(run)
 
-    told = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
-    assert (told["open now"], told["oldest open"], told["last worked"]) == (60, "2026-11-16 10:00", "2026-11-16 09:59")
+    reported = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
+    assert (reported["open now"], reported["oldest open"], reported["last worked"]) == (
+        60,
+        "2026-11-16 10:00",
+        "2026-11-16 09:59",
+    )
     assert "Nobody works on q/default" in report.summary
     assert not forecast.run(run).summary.startswith("Nothing new")
 

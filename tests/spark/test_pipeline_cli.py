@@ -157,7 +157,7 @@ def test_a_broker_is_read_and_written_like_a_directory(start, here):
         ("nowhere:big", "there is no module 'nowhere'"),
     ],
 )
-def test_what_is_wrong_with_a_pipeline_is_told_in_a_line(start, here, name, message):
+def test_what_is_wrong_with_a_pipeline_is_reported_in_a_line(start, here, name, message):
     found = start(name)
 
     assert found.code in (1, 4), found.err

@@ -181,7 +181,7 @@ def test_a_broker_that_is_not_there_is_named_before_anything_runs(monkeypatch):
 
 
 @pytest.mark.parametrize("to", ["directory", "broker"])
-def test_a_job_that_fails_takes_the_files_of_tasks_that_told_nothing_with_it(data, request, to):
+def test_a_job_that_fails_takes_the_files_of_tasks_that_reported_nothing_with_it(data, request, to):
     url = str(data) if to == "directory" else request.getfixturevalue("broker").url
     schema = StructType().add("payload", "string")
     failing, other = (batch_writer({"url": url, "path": "orders"}, schema, False) for _ in range(2))

@@ -273,7 +273,7 @@ def test_a_table_of_sql_reads_a_queue(spark, directory, named):
     assert read(spark, directory).count() == SEALED + UNSEALED
 
 
-def test_a_table_of_sql_that_names_its_columns_is_told_what_spark_does_to_it(spark, directory):
+def test_a_table_of_sql_that_names_its_columns_is_reported_what_spark_does_to_it(spark, directory):
     spark.sql(f"CREATE TABLE own (`offset` BIGINT) USING penstock OPTIONS (url '{directory}', queue 'orders')")
     with pytest.raises(AnalysisException, match="leave the columns out"):
         spark.sql("SELECT * FROM own").collect()

@@ -94,8 +94,8 @@ def test_hops_are_put_together_from_messages_and_runs_of_events(spark, journey_r
     assert set(rows) == {"orders/0/7", "payments/0/3", "payments.dlq/0/0", "mails/0/0", "orders/0/8"}
     assert {row["trace"] for row in rows.values()} == {TRACE, "by hand"}
     paid = rows["payments/0/3"]
-    told = [paid[name] for name in ("parent", "outcome", "error", "deliveries", "wait_ms", "processing_ms")]
-    assert told == ["orders/0/7", "dead", "no again", 2, 2000.0, 2000.0]
+    reported = [paid[name] for name in ("parent", "outcome", "error", "deliveries", "wait_ms", "processing_ms")]
+    assert reported == ["orders/0/7", "dead", "no again", 2, 2000.0, 2000.0]
     assert paid["between_ms"] == 3000.0
     assert [rows[id]["parent"] for id in ("payments.dlq/0/0", "mails/0/0")] == ["payments/0/3", "orders/0/7"]
     assert {id for id, row in rows.items() if row["is_critical"]} == set(rows) - {"mails/0/0"}

@@ -133,7 +133,7 @@ def test_the_most_telling_facts_come_first_and_none_follows_from_another() -> No
     ]  # fmt: skip
 
 
-def test_with_nothing_to_compare_with_only_values_are_told() -> None:
+def test_with_nothing_to_compare_with_only_values_are_reported() -> None:
     alone = [fact("a", "has", 1.0, None), fact("a", "is", 1.0, None), fact("b", "value", 1.0, None, value="1")]
 
     assert [each.path for each in most_telling(alone)] == ["b"]

@@ -219,7 +219,7 @@ def test_joined_files_hold_the_same_in_order_and_the_old_ones_go_later(world):
     assert not any(archive_store.hidden(world.out, path).exists() for path in old)
 
 
-def test_a_queue_made_anew_is_another_one(world):
+def test_a_queue_made_again_is_another_one(world):
     world.push(4)
     world.archive()
     with penstock.open(world.data, clock=world.clock) as ps:
@@ -233,7 +233,7 @@ def test_a_queue_made_anew_is_another_one(world):
     assert len(archive.manifest.covered["orders"]) == 2
 
 
-def test_what_retention_removed_before_it_was_archived_is_told(world):
+def test_what_retention_removed_before_it_was_archived_is_reported(world):
     world.push(4, retention_seconds=1, retention_drops_unread=True)
     world.archive()
     world.push(4, seal=True)

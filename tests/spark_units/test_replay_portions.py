@@ -97,11 +97,11 @@ def test_a_replay_that_dies_goes_on_and_pushes_each_message_once(tmp_path, folde
         patched.setattr(Target, "commit", dying)
         with pytest.raises(Crash):
             replay.push_in_portions(folder, target, "x", 7, pacer)
-    told: list[int] = []
-    assert replay.push_in_portions(folder, target, "x", 7, pacer, told.append) == 30
+    reported: list[int] = []
+    assert replay.push_in_portions(folder, target, "x", 7, pacer, reported.append) == 30
     assert replay.push_in_portions(folder, target, "x", 7, pacer) == 30
 
-    assert told == ([21, 28, 30] if place == "before the commit" else [28, 30])
+    assert reported == ([21, 28, 30] if place == "before the commit" else [28, 30])
     with penstock.open(tmp_path / "data") as ps:
         assert [int(message.payload) for message in ps.queue("again").read(limit=100)] == list(range(30))
 

@@ -59,7 +59,7 @@ def test_a_run_that_did_not_end_is_done_again_as_it_was():
     assert following(first, RUN, {"orders": view(1, a=9)}) == first
 
 
-def test_a_queue_that_was_made_anew_is_read_from_its_beginning():
+def test_a_queue_that_was_created_again_is_read_from_its_beginning():
     over = msgspec.structs.replace(following(None, RUN, {"orders": view(1, a=50)}), is_done=True)
 
     assert following(over, RUN, {"orders": view(2, a=5)}).messages == 3

@@ -124,7 +124,7 @@ def test_progress_that_cannot_be_noted_fails_nobody(broker, caplog):
     place.finish()
 
 
-def test_a_broker_that_is_away_is_told_later(broker, caplog, monkeypatch):
+def test_a_broker_that_is_away_is_reported_later(broker, caplog, monkeypatch):
     monkeypatch.setattr(location, "BROKER_SECONDS", 0.01)
     place = Location(broker.url)
     place.commit_progress("mail", "spark-a", {"0": 1})

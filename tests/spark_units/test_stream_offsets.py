@@ -199,7 +199,7 @@ def test_planned_ranges_cover_all_that_is_held_and_only_that_is_kept(offsets):
     assert consume.held(rows, runs).column("offset").to_pylist() == sorted(offsets)
 
 
-def test_rows_of_several_partitions_are_told_apart():
+def test_rows_of_several_partitions_are_distinguished():
     rows = pa.record_batch({"partition": ["0", "1", "2"] * 10, "offset": np.repeat(np.arange(10), 3)})
     runs = {"0": [(2, 2), (7, 1)], "1": [(0, 1)]}
 

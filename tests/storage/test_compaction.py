@@ -103,16 +103,16 @@ def test_compaction_keeps_offsets_columns_and_extents(disk, store):
     columns = {
         extent.first_offset: store.column(extent, "available_at").tolist() for extent in before if extent.partition
     }
-    told: list[list[Extent]] = []
+    reported: list[list[Extent]] = []
 
-    freed = store.compact(moved=told.append)
+    freed = store.compact(moved=reported.append)
 
     assert (freed.files_removed, freed.files_rewritten, freed.messages_removed) == (1, 1, 0)
     assert sealed_payloads(store) == wanted
     assert sealed_payloads(SegmentStore(disk)) == wanted
     places = [(e.queue, e.partition, e.first_offset, e.count, e.flags, e.bytes, e.due_last) for e in store.extents]
     assert places == [(e.queue, e.partition, e.first_offset, e.count, e.flags, e.bytes, e.due_last) for e in before]
-    assert [sorted(moved) for moved in told] == [store.extents]
+    assert [sorted(moved) for moved in reported] == [store.extents]
     assert {
         extent.first_offset: store.column(extent, "available_at").tolist()
         for extent in store.extents

@@ -61,7 +61,7 @@ def test_a_quota_that_the_free_space_does_not_show_sets_the_flag_too():
     assert journal.disk_full
 
 
-def test_when_space_is_free_again_the_reserve_is_made_anew():
+def test_when_space_is_free_again_the_reserve_is_rebuilt():
     disk = prepared()
     journal = open_journal(disk)
     disk.capacity_bytes -= disk.free_bytes()

@@ -129,7 +129,7 @@ def test_where_a_damaged_frame_cannot_be_read_offsets_are_passed_over_rather_tha
         assert [d.offset for d in ps.queue("q").lease(10)][:4] == [0, 1, 2, 3]
 
 
-def test_whoever_sends_a_lost_message_again_is_not_told_that_it_is_a_duplicate(disk):
+def test_whoever_sends_a_lost_message_again_is_not_notified_that_it_is_a_duplicate(disk):
     damage_frame(disk, b"message 2")
     mend(disk)
 
@@ -216,7 +216,7 @@ def test_a_dead_letter_outlives_the_message_that_it_came_from():
         assert [d.payload for d in q.lease()] == [b"poison"]
 
 
-def test_a_damaged_manifest_of_no_segments_at_all_is_made_anew(disk):
+def test_a_damaged_manifest_of_no_segments_at_all_is_rebuilt(disk):
     disk.flip("segments/manifest.arrow", 8 * 100)
     with pytest.raises(Damaged):
         opened(disk)

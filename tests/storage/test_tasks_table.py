@@ -45,7 +45,7 @@ class Archive(Office):
         return [row for row in found if task_id in (None, row["task_id"])]
 
     def everything(self) -> list[TaskView]:
-        page = self.told(run_operation(self.session, ops.ListTasks(TaskFilter(limit=1000))))
+        page = self.confirmed(run_operation(self.session, ops.ListTasks(TaskFilter(limit=1000))))
         return [self.task(view.task_id) for view in page.tasks]
 
     def start_over(self) -> None:
@@ -84,12 +84,12 @@ def test_a_life_is_one_row_for_each_change(office):
     assert {row["task_id"] for row in rows} == {task_id}
     assert [row["state"] for row in rows] == ["pending", "failed", "running", "completed"]
     assert [row["task_type"] for row in rows] == ["mail.send"] * 4
-    first, failed, told, done = rows
+    first, failed, reported, done = rows
     assert (first["args"], first["kwargs"], first["priority"], first["key"]) == ('["a@b.c"]', '{"html":true}', 3, "k")
     assert (first["max_attempts"], first["timeout_seconds"], first["offset"]) == (4, 2.5, 0)
     assert (failed["attempt"], failed["worker"], failed["error"]) == (1, "w1", "Traceback: boom")
     assert (failed["due_at"] - failed["at"]).total_seconds() == 5
-    assert told["progress"] == "50"
+    assert reported["progress"] == "50"
     assert (done["attempt"], done["worker"], done["result"], done["outcome"]) == (2, "w2", '{"sent":1}', "acked")
     assert (done["at"] - done["started_at"]).total_seconds() == 0
     assert done["args"] is None
@@ -116,7 +116,7 @@ def test_a_queue_without_tasks_has_no_table_and_no_task_index(office):
     assert not (office.path / NAME).exists()
 
 
-def test_the_task_index_is_made_anew_as_it_was(office):
+def test_the_task_index_is_rebuilt_as_it_was(office):
     office.enqueue("done", kwargs=b'{"n":1}', workflow="w")
     office.lease_one().finish(result={"ok": True})
     office.enqueue("dies", max_attempts=2)
@@ -149,7 +149,7 @@ def test_the_task_index_is_made_anew_as_it_was(office):
     assert office.state(child) == "pending"
 
 
-def test_brought_back_tasks_and_their_runs_are_made_anew(office):
+def test_brought_back_tasks_and_their_runs_are_rebuilt(office):
     task_id = office.enqueue(max_attempts=1)
     office.lease_one(worker="w1").finish("failed", error="first life")
     assert office.state(task_id) == "dead"
@@ -186,7 +186,7 @@ def test_rows_stay_as_long_as_the_task_index_keeps_tasks_although_the_messages_a
     assert [row["state"] for row in office.rows()] == ["pending"]
 
 
-def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
+def test_files_of_tasks_are_verified_and_listed_again(office, tmp_path):
     from penstock.storage.disk import RealDisk
     from penstock.storage.doctor import examine
     from penstock.storage.segment_audit import rebuild_manifest

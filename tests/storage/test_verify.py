@@ -139,12 +139,12 @@ def test_an_offset_in_two_places_is_caught(disk):
 
 
 def test_progress_reaches_its_end(disk):
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
-    verify(disk, image(False).now, lambda done, total: told.append((done, total)))
+    verify(disk, image(False).now, lambda done, total: reported.append((done, total)))
 
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1]
+    assert reported == sorted(reported)
+    assert reported[-1][0] == reported[-1][1]
 
 
 def test_a_disk_that_is_only_looked_at_refuses_everything_else(tmp_path):

@@ -243,7 +243,7 @@ class Crowd:
                 continue
             kind, correlation, body = caller.receive()
             if correlation in settles:
-                self._record.told(settles.pop(correlation), OK if kind == Type.OK else UNKNOWN)
+                self._record.completed(settles.pop(correlation), OK if kind == Type.OK else UNKNOWN)
             elif kind == Type.LEASED:
                 reply = decode_leased(memoryview(body))
                 found = [*gots(reply)]

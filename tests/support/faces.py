@@ -170,9 +170,9 @@ class Face:
         place = MemberState(
             queue, group, member, start, 1, None, session_seconds
         )  # checks what a subscription is given
-        told = self._of_session(ops.Join(queue, group, member, session_seconds, place.start))
-        self.joined.append((queue, group, member, told.generation))
-        return told
+        reported = self._of_session(ops.Join(queue, group, member, session_seconds, place.start))
+        self.joined.append((queue, group, member, reported.generation))
+        return reported
 
     def do_heartbeat(self, of: int, held: Sequence[str]) -> Any:
         """By the assignment that some join was told, which may be an old one."""

@@ -343,9 +343,9 @@ class GrpcFace(RemoteFace):
         request.session_ms = _millis(session_seconds)
         if start is not None:
             request.start.CopyFrom(_position(start))
-        told = _assignment(self.stub.Join(request))
-        self.joined.append((queue, group, member, told.generation))
-        return told
+        reported = _assignment(self.stub.Join(request))
+        self.joined.append((queue, group, member, reported.generation))
+        return reported
 
     def say_heartbeat(self, of: int, held: Any) -> Any:
         if not self.joined:
@@ -492,8 +492,8 @@ def _moment(value: Timestamp) -> datetime:
 
 
 def _refusal(error: Any) -> PenstockError:
-    told = dict(error.trailing_metadata())
-    code = told.get("penstock-code", "")
+    reported = dict(error.trailing_metadata())
+    code = reported.get("penstock-code", "")
     if code not in CLASSES:
         raise AssertionError(f"gRPC says {error.code()}: {error.details()}")
     return to_error(ErrorReply(code, error.details(), ""))

@@ -132,7 +132,7 @@ def run_tasks(ps: Penstock, number: int) -> None:
             run.finish(result={"sent": position})
     office.cancel(office.enqueue("unwanted"))
     spec = ScheduleSpec(name=f"nightly-{number}", cron="0 3 * * *", task_type="tidy", queue="mail", args=b"[]")
-    office.told(run_operation(office.session, ops.SetSchedule(spec)))
+    office.confirmed(run_operation(office.session, ops.SetSchedule(spec)))
 
 
 def forget_and_lose(ps: Penstock, clock: ManualClock, number: int) -> None:
@@ -141,11 +141,11 @@ def forget_and_lose(ps: Penstock, clock: ManualClock, number: int) -> None:
     office.push(*(office.new("purged", queue="old") for _ in range(4)))
     for run in office.lease(max=2, queue="old"):
         run.finish(result="kept no longer")
-    begun = office.told(
+    begun = office.confirmed(
         run_operation(office.session, ops.BeginOperation("purge", TaskFilter(task_type="purged"), f"purge-{number}"))
     )
     while not begun.is_over:
-        begun = office.told(run_operation(office.session, ops.FindOperation(begun.operation_id)))
+        begun = office.confirmed(run_operation(office.session, ops.FindOperation(begun.operation_id)))
     office.push(*(office.new("lost", queue="frail", max_attempts=1) for _ in range(2)))
     office.lease(max=1, queue="frail")
     clock.advance(ROUND_SECONDS)

@@ -46,17 +46,17 @@ class Record:
         except (Unavailable, Closed, LeaseLost) as error:
             row.error = repr(error)
         finally:
-            self.told(row, outcome)
+            self.completed(row, outcome)
 
     def begun(self, client: str, op: str, **args: Any) -> Row:
         """What happens to it is not known until it is told."""
         with self._changed:
             return self.history.add(self._clock.monotonic(), client, op, **args)
 
-    def told(self, row: Row, outcome: str) -> None:
+    def completed(self, row: Row, outcome: str) -> None:
         with self._changed:
             row.outcome = outcome
-            row.told_at = self._clock.monotonic()
+            row.notified_at = self._clock.monotonic()
             self._told += 1
             self._changed.notify_all()
 
@@ -102,8 +102,8 @@ def stored_once(history: History) -> Iterator[str]:
             yield f"stored twice: {row}"
         if len({len(places) for places in found}) > 1:
             yield f"stored in part: {row}"
-        told = [[place] for places in row.result for place in places] if row.outcome == OK else found
-        if found != told:
+        reported = [[place] for places in row.result for place in places] if row.outcome == OK else found
+        if found != reported:
             yield f"stored at {found}: {row}"
 
 
@@ -122,7 +122,7 @@ def no_delivery_after_ack(history: History) -> Iterator[str]:
     for row, group, got in history.deliveries():
         if (group, got.place) in acks:
             ack, settled = acks[group, got.place]
-            later = got.nonce != settled.nonce and row.args["asked"] and row.at > ack.told_at
+            later = got.nonce != settled.nonce and row.args["asked"] and row.at > ack.notified_at
             if later or got.attempt > settled.attempt:
                 yield f"{got.place} in {group} was delivered by {row} after {ack}"
 

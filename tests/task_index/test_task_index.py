@@ -371,7 +371,7 @@ def test_what_cannot_be_looked_for_is_refused_by_name(scene, wanted, field):
 # Listening.
 
 
-def test_listeners_are_told_what_changed_and_only_what_they_want(scene):
+def test_listeners_are_notified_what_changed_and_only_what_they_want(scene):
     everything: list[TaskView] = []
     some: list[TaskView] = []
     wanted: set[bytes] = set()

@@ -109,7 +109,7 @@ def test_it_goes_on_where_it_was(data, history, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("harm", ["missing", "empty", "cut", "noise", "another version", "half made"])
-def test_a_database_that_cannot_be_used_is_made_anew(data, history, harm):
+def test_a_database_that_cannot_be_used_is_rebuilt(data, history, harm):
     data.close()
     path = data.path / NAME
     if harm == "missing":
@@ -148,7 +148,7 @@ def test_damage_that_shows_while_it_is_used_is_mended(data, history):
     assert data.states() == history
 
 
-def test_an_old_copy_of_the_database_catches_up_or_is_made_anew(data, history, tmp_path):
+def test_an_old_copy_of_the_database_catches_up_or_is_rebuilt(data, history, tmp_path):
     data.close()
     shutil.copy(data.path / NAME, tmp_path / "old")
     data.open()
@@ -319,7 +319,7 @@ def test_one_that_is_closed_while_it_is_asked_answers_or_says_so(data, where, en
         assert task_index.find(task_id) is not None
 
 
-def test_one_that_is_made_anew_while_it_is_asked_answers_all_the_same(data, monkeypatch):
+def test_one_that_is_rebuilt_while_it_is_asked_answers_all_the_same(data, monkeypatch):
     (task_id,) = data.submit()
     data.task_index.catch_up()
     rows_of = queries.rows_of
@@ -334,7 +334,7 @@ def test_one_that_is_made_anew_while_it_is_asked_answers_all_the_same(data, monk
     assert data.task_index.find(task_id) is not None
 
 
-def test_one_that_is_closed_while_its_listeners_are_told_says_so(data):
+def test_one_that_is_closed_while_its_listeners_are_notified_says_so(data):
     task_index = TaskIndex(data.shard)
     task_index.catch_up()
     task_index.on_change(lambda views: task_index.close())

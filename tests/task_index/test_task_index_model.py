@@ -77,9 +77,9 @@ class Life:
             run = self.runs.pop(self.rng.randrange(len(self.runs)))
             outcome = self.rng.choice(["completed", "completed", "failed", "dead", "snoozed", "cancelled", "released"])
             errors = ["", f"error {self.rng.random()}"]
-            told = {"error": self.rng.choice(errors)} if outcome != "completed" else {}
+            reported = {"error": self.rng.choice(errors)} if outcome != "completed" else {}
             delay = {"delay_seconds": 5.0} if outcome == "snoozed" else {}
-            run.finish(outcome, self.rng.random(), **told, **delay)
+            run.finish(outcome, self.rng.random(), **reported, **delay)
 
     def progress(self) -> None:
         if self.runs:
@@ -109,7 +109,7 @@ class Life:
         states = tuple(self.rng.sample(list(TaskState), self.rng.randint(1, 4)))
         before = views(self.office)
         wanted = TaskFilter(states=states, task_type=self.rng.choice([None, "send", "child"]))
-        count = self.office.told(purge_tasks(self.office.session, wanted))
+        count = self.office.confirmed(purge_tasks(self.office.session, wanted))
         after = views(self.office)
         gone = {task_id: view for task_id, view in before.items() if task_id not in after}
         assert count == len(gone)
@@ -215,12 +215,12 @@ def held(core) -> set[bytes]:
 
 
 def views(office: Office) -> dict[str, TaskView]:
-    page = office.told(run_operation(office.session, ops.ListTasks(TaskFilter(limit=1000))))
+    page = office.confirmed(run_operation(office.session, ops.ListTasks(TaskFilter(limit=1000))))
     return {view.task_id: office.task(view.task_id) for view in page.tasks}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_it_shows_what_the_core_knows_and_the_same_when_it_is_made_anew(
+def test_it_shows_what_the_core_knows_and_the_same_when_it_is_rebuilt(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "NEAR", 0)

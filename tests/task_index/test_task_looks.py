@@ -17,10 +17,10 @@ def view(task_id: str) -> TaskView:
 def test_those_who_ask_meanwhile_share_the_next_look():
     looks: Looks
     seen: list[list[str]] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     def note(name):
-        return lambda answer: told.append(f"{name}: {getattr(answer, 'task_id', type(answer).__name__)}")
+        return lambda answer: reported.append(f"{name}: {getattr(answer, 'task_id', type(answer).__name__)}")
 
     def views(ids):
         if not seen:
@@ -35,11 +35,11 @@ def test_those_who_ask_meanwhile_share_the_next_look():
     looks.lead()
 
     assert seen == [["a"], ["b", "lost"]]
-    assert told == ["first: a", "second: b", "third: b", "fourth: TaskNotFound"]
+    assert reported == ["first: a", "second: b", "third: b", "fourth: TaskNotFound"]
     assert looks.ask("a", note("again"))
 
 
-def test_a_look_that_fails_answers_everybody_and_the_next_one_is_led_anew():
+def test_a_look_that_fails_answers_everybody_and_the_next_one_is_led_again():
     failures = [Closed("closed"), ZeroDivisionError()]
     answers: list[object] = []
 
@@ -56,7 +56,7 @@ def test_a_look_that_fails_answers_everybody_and_the_next_one_is_led_anew():
     assert [type(answer) for answer in answers] == [Closed, Internal, TaskNotFound]
 
 
-def test_whoever_cannot_be_told_any_more_keeps_nobody_else_waiting():
+def test_whoever_cannot_be_reported_any_more_keeps_nobody_else_waiting():
     def gone(answer):
         raise RuntimeError("the loop is closed")
 

@@ -46,7 +46,7 @@ def look(office: Archive, task_id: str) -> str:
 
 
 def caught_up(office: Archive) -> None:
-    office.told(run_operation(office.session, ops.ListTasks(TaskFilter())))
+    office.confirmed(run_operation(office.session, ops.ListTasks(TaskFilter())))
 
 
 def test_what_has_not_changed_is_read_from_its_row(office, monkeypatch):
@@ -123,7 +123,7 @@ def test_what_reaches_back_is_seen(office, how):
     caught_up(office)
     backlog(office)
     if how == "purge":
-        office.told(purge_tasks(office.session, TaskFilter(states=("dead",))))  # type: ignore[arg-type]
+        office.confirmed(purge_tasks(office.session, TaskFilter(states=("dead",))))  # type: ignore[arg-type]
     elif how == "retry":
         office.retry(task_id)
     elif how == "seek":

@@ -386,31 +386,31 @@ class TestRunning:
 
 class TestMiddleware:
     def test_hooks_run_around_the_task_in_order(self):
-        told: list[Any] = []
+        reported: list[Any] = []
 
         class Told(Middleware):
             def __init__(self, name: str) -> None:
                 self.name = name
 
             def enqueue(self, task):
-                told.append((self.name, "enqueue"))
+                reported.append((self.name, "enqueue"))
                 return msgspec.structs.replace(task, headers={**(task.headers or {}), self.name: "1"})
 
             def before(self, context):
-                told.append((self.name, "before", context.task_type))
+                reported.append((self.name, "before", context.task_type))
 
             def after(self, context, ending):
-                told.append((self.name, "after", ending.outcome))
+                reported.append((self.name, "after", ending.outcome))
 
         with App.in_memory(middleware=[Told("a"), Told("b")]) as app:
 
             @app.task
             def work() -> None:
-                told.append("run")
+                reported.append("run")
 
             work.enqueue_many([()])
             app.run_pending()
-        assert told == [
+        assert reported == [
             ("a", "enqueue"), ("b", "enqueue"), ("a", "before", "work"), ("b", "before", "work"), "run",
             ("b", "after", "completed"), ("a", "after", "completed"),
         ]  # fmt: skip
@@ -451,7 +451,7 @@ class TestMiddleware:
             assert job.result() == 1
         assert "after() of Broken failed" in caplog.text
 
-    def test_a_run_that_is_broken_off_is_told_to_the_middleware(self):
+    def test_a_run_that_is_broken_off_is_reported_to_the_middleware(self):
         outcomes = []
 
         class Told(Middleware):

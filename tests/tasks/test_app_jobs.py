@@ -295,15 +295,15 @@ class TestJobs:
             many = await double.aenqueue_many([2, 3])
             unique = await double.options(unique=True).aenqueue(4)
             late = await double.options(delay=60).aenqueue(5)
-            told: list[Any] = [await late.astatus(), await app.arun_pending()]
-            told += [await job.aresult() for job in (one, *many, unique)]
-            told += [await one.aprogress(), (await one.ainfo()).attempt]
-            told += [(await late.acancel()).state, (await late.aretry()).state]
-            told += [await app.apurge(status="completed")]
-            return told
+            reported: list[Any] = [await late.astatus(), await app.arun_pending()]
+            reported += [await job.aresult() for job in (one, *many, unique)]
+            reported += [await one.aprogress(), (await one.ainfo()).attempt]
+            reported += [(await late.acancel()).state, (await late.aretry()).state]
+            reported += [await app.apurge(status="completed")]
+            return reported
 
-        told = asyncio.run(scenario())
-        assert told == ["scheduled", 4, 2, 4, 6, 8, 1, 1, "cancelled", "pending", 4]
+        reported = asyncio.run(scenario())
+        assert reported == ["scheduled", 4, 2, 4, 6, 8, 1, 1, "cancelled", "pending", 4]
 
     def test_an_async_task_under_a_running_loop_says_what_to_do(self, app):
         @app.task

@@ -88,11 +88,11 @@ def test_tasks_at_a_broker_from_an_event_loop(url):
             jobs = await asyncio.gather(*(add.aenqueue(n) for n in range(20)))
             results = await asyncio.gather(*(job.aresult(timeout=30) for job in jobs))
             flow = await chain(add.s(1), add.s(2)).aenqueue()
-            told = [results, await flow.aresult(timeout=30)]
+            reported = [results, await flow.aresult(timeout=30)]
             assert [view.info.queues for view in await app.aworkers()] == [("sums",)]
             worker.stop()
             await working
-            return told
+            return reported
 
     assert asyncio.run(scenario()) == [list(range(1, 21)), 4]
 

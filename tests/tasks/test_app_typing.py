@@ -12,5 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 def test_mypy_knows_arguments_and_results(monkeypatch):
     monkeypatch.chdir(ROOT)
     # As `make check` runs it, so that what mypy has learnt there serves here.
-    told, problems, status = api.run(["tests/typing/tasks.py"])
-    assert (told.splitlines()[-1:], problems, status) == (["Success: no issues found in 1 source file"], "", 0), told
+    reported, problems, status = api.run(["tests/typing/tasks.py"])
+    assert (reported.splitlines()[-1:], problems, status) == (["Success: no issues found in 1 source file"], "", 0), (
+        reported
+    )

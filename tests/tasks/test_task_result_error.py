@@ -30,8 +30,8 @@ def test_json_has_the_reason_in_its_own_field_and_gives_it_back():
     view = a_task(result_error_json(WHY))
     shown = msgspec.json.encode(task_view(view))
 
-    told = msgspec.json.decode(shown)
-    assert (told["result_error"], "result" in told) == (WHY, False)
+    reported = msgspec.json.decode(shown)
+    assert (reported["result_error"], "result" in reported) == (WHY, False)
     assert msgspec.json.decode(shown, type=TASK.type).result_error == WHY
     assert not {"result", "result_error"} & set(task_update(view))
 
@@ -41,14 +41,14 @@ def test_a_result_has_no_reason_beside_it(result):
     view = a_task(result)
     shown = msgspec.json.encode(task_view(view))
 
-    told = msgspec.json.decode(shown)
-    assert (told["result"], "result_error" in told) == (msgspec.json.decode(result), False)
+    reported = msgspec.json.decode(shown)
+    assert (reported["result"], "result_error" in reported) == (msgspec.json.decode(result), False)
     assert TASK.read(msgspec.json.decode(shown, type=TASK.type)) == view
     assert (task_of(view).result, task_of(view).result_error) == (result.decode(), "")
     assert (bytes(shapes.task(view)["result"]), shapes.task(view)["result_error"]) == (result, "")
 
 
 def test_grpc_has_the_reason_in_its_own_field():
-    told = task_of(a_task(result_error_json(WHY)))
+    reported = task_of(a_task(result_error_json(WHY)))
 
-    assert (told.HasField("result"), told.result_error) == (False, WHY)
+    assert (reported.HasField("result"), reported.result_error) == (False, WHY)

@@ -105,9 +105,9 @@ def test_whatever_is_logged_can_be_written(stream):
 
 
 def test_control_characters_are_escaped_for_people():
-    told = logs.escape_controls(None, "info", {"event": "\x1b[2Jgone", "path": "a\r\nb", "status": 200})
+    reported = logs.escape_controls(None, "info", {"event": "\x1b[2Jgone", "path": "a\r\nb", "status": 200})
 
-    assert told == {"event": "\\x1b[2Jgone", "path": "a\\r\\nb", "status": 200}
+    assert reported == {"event": "\\x1b[2Jgone", "path": "a\\r\\nb", "status": 200}
 
 
 def test_other_libraries_are_quiet_below_a_warning(stream):

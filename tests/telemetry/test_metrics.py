@@ -109,7 +109,7 @@ def test_the_gauges_of_a_group_follow_its_messages(metrics, ps, clock):
     assert found[key("penstock_ready_messages", queue="mail.dlq", group="default")] == 1
 
 
-def test_the_sizes_of_the_shard_are_told(metrics, ps, session):
+def test_the_sizes_of_the_shard_are_reported(metrics, ps, session):
     before = scrape(metrics)
     ps.create_queue("orders", partitions=4)
     ps.queue("orders").push_many([b"x" * 100] * 50)

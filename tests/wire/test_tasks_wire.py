@@ -131,8 +131,8 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
     for limit in cuts(world, face, execute(ops.SubmitTasks(workflow(world.queue())))):
         tasks = workflow(queue := world.queue())
         with world.cut(limit, limit) as proxy:
-            told = face(proxy, execute(ops.SubmitTasks(tasks)))
-        assert [(each.task_id, each.is_new) for each in told] == [(each.task_id, True) for each in tasks], limit
+            reported = face(proxy, execute(ops.SubmitTasks(tasks)))
+        assert [(each.task_id, each.is_new) for each in reported] == [(each.task_id, True) for each in tasks], limit
         assert {
             each.task_id for each in run_operation(world.session, ops.ListTasks(TaskFilter(queue=queue)))[0].tasks
         } == {each.task_id for each in tasks}
@@ -166,7 +166,7 @@ def test_a_finish_that_is_sent_again_is_refused_when_another_has_the_task(world)
     assert isinstance(error, LeaseLost)
 
 
-def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
+def test_ways_to_end_are_distinguished_when_they_are_sent_again(world):
     done, failed, dead = running(world.session, "mail", 3)
     ends = [
         done,

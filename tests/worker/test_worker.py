@@ -57,7 +57,7 @@ async def test_a_waiting_worker_starts_a_task_as_soon_as_it_is_there():
 
 
 @on_uvloop
-async def test_a_failure_is_told_with_its_traceback_and_tried_again_until_it_is_dead():
+async def test_a_failure_is_reported_with_its_traceback_and_tried_again_until_it_is_dead():
     clock = ManualClock()
     async with an_app(clock) as app:
 

@@ -114,8 +114,8 @@ class Scene:
         for job in self.jobs:
             expected: Any = str(job.n) * BIG if job.name == "tell_in_threads" else job.n
             assert children.result(job) == expected, job
-            told = children.progress(job)
-            assert told is None or told["task"] == job.n, (job, told)
+            reported = children.progress(job)
+            assert reported is None or reported["task"] == job.n, (job, reported)
         for worker in self._alive:
             worker.signal()
         assert [worker.ended() for worker in self._alive] == [0] * len(self._alive)

@@ -82,11 +82,11 @@ def test_the_command_tells_in_one_line_what_is_wrong_with_its_words(folder, caps
     assert cli.main(["worker", "nowhere:app", "--url", "penstock://localhost:1"]) == 1
     assert cli.main(["worker", "app_of_test:app", "--log-level", "loud"]) == 1
     assert cli.main(["worker", "app_of_test:app", "--processes", "600"]) == 1
-    told = " ".join(capsys.readouterr().err.split())
+    reported = " ".join(capsys.readouterr().err.split())
 
-    assert "there is no module 'nowhere'" in told
-    assert "--log-level: 'loud' is not known" in told
-    assert "Traceback" not in told
+    assert "there is no module 'nowhere'" in reported
+    assert "--log-level: 'loud' is not known" in reported
+    assert "Traceback" not in reported
 
 
 def test_usage_is_measured():
@@ -106,19 +106,19 @@ def test_every_option_of_a_worker_is_documented():
 
 
 @on_uvloop
-async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
-    begun, told = threading.Event(), threading.Event()
+async def test_a_handler_that_blocks_the_loop_is_reported_with_its_place():
+    begun, reported = threading.Event(), threading.Event()
 
     class Telling(Watchdog):
         def _report(self) -> None:
             begun.wait()
             super()._report()
-            told.set()
+            reported.set()
 
     with capture_logs() as lines:
         watchdog = Telling(check_seconds=0.001)
         watchdog.start()
-        blocking_handler(begun, told)
+        blocking_handler(begun, reported)
         watchdog.stop()
 
     assert lines[0]["event"] == "a handler blocks the event loop: leases cannot be extended"
@@ -126,6 +126,6 @@ async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
     assert lines[0]["seconds"] == 0.001 * SILENT_CHECKS_MAX
 
 
-def blocking_handler(begun: threading.Event, told: threading.Event) -> None:
+def blocking_handler(begun: threading.Event, reported: threading.Event) -> None:
     begun.set()
-    told.wait()
+    reported.wait()

@@ -78,7 +78,7 @@ def test_what_a_killed_worker_ran_is_run_by_another(tmp_path, url, visits, calle
     assert (view.state, view.result, view.attempt) == (TaskState.COMPLETED, b'"second"', 2)
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_leaves(tmp_path, url, visits, caller):
+def test_a_worker_that_is_asked_to_stop_finishes_what_runs_and_leaves(tmp_path, url, visits, caller):
     job = caller.enqueue("block", "a")
     with WorkerProcess(tmp_path, url, visits) as worker:
         visit = visits.next()
@@ -127,14 +127,14 @@ def test_a_handler_that_kills_its_process_fails_alone(tmp_path, url, visits, cal
         while caller.view(telling).progress is None:
             pass
         visit.let_go()
-        told = caller.final(telling)
+        reported = caller.final(telling)
         worker.signal()
         assert worker.ended() == 0
 
     assert (view.state, view.error) == (TaskState.DEAD, "the process that ran it ended: exit code 7")
     assert (spared.state, spared.result, spared.attempt) == (TaskState.COMPLETED, b'"unharmed"', 1)
     assert "timeout: it took longer than 2 s" in timed_out.error
-    assert (told.progress, told.result) == (b'{"half":true}', str(visit.pid).encode())
+    assert (reported.progress, reported.result) == (b'{"half":true}', str(visit.pid).encode())
 
 
 def test_a_process_that_dies_while_it_is_idle_costs_no_attempt(tmp_path, url, visits, caller):

@@ -44,7 +44,7 @@ def task_id(number: int) -> str:
     return f"0199c0de-5a00-7c1e-8000-{number:012}"
 
 
-class Telling:
+class ReportRig:
     """A `FinishReporter` and one lease of which everything is told."""
 
     def __init__(self) -> None:
@@ -68,61 +68,61 @@ class Telling:
         finish = Finish(receipt=run.receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
         self.finishes.add(run, finish)
 
-    async def told(self) -> None:
+    async def all_sent(self) -> None:
         await until(lambda: not len(self.finishes))
 
 
 @on_uvloop
 async def test_a_finish_leaves_at_once_and_those_that_come_meanwhile_leave_together():
-    telling = Telling()
-    telling.add()
-    await until(lambda: telling.session.sizes() == [1])
-    telling.add(5)
-    telling.add(3)
-    telling.session.answers.put_nowait(None)
-    await until(lambda: telling.session.sizes() == [1, 8])
-    telling.session.answers.put_nowait(None)
-    await telling.told()
+    rig = ReportRig()
+    rig.add()
+    await until(lambda: rig.session.sizes() == [1])
+    rig.add(5)
+    rig.add(3)
+    rig.session.answers.put_nowait(None)
+    await until(lambda: rig.session.sizes() == [1, 8])
+    rig.session.answers.put_nowait(None)
+    await rig.all_sent()
 
-    assert telling.lease.unreported == 100 - 9
+    assert rig.lease.unreported == 100 - 9
 
 
 @on_uvloop
 async def test_large_results_go_in_several_batches():
-    telling = Telling()
-    telling.add(5, result=b'"' + b"x" * (module.BATCH_BYTES_MAX // 2) + b'"')
+    rig = ReportRig()
+    rig.add(5, result=b'"' + b"x" * (module.BATCH_BYTES_MAX // 2) + b'"')
     for _ in range(5):
-        telling.session.answers.put_nowait(None)
-    await telling.told()
+        rig.session.answers.put_nowait(None)
+    await rig.all_sent()
 
-    assert telling.session.sizes() == [1] * 5
+    assert rig.session.sizes() == [1] * 5
 
 
 @on_uvloop
-async def test_while_no_broker_answers_results_are_kept_and_told_later_once(monkeypatch):
+async def test_while_no_broker_answers_results_are_kept_and_reported_later_once(monkeypatch):
     monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.001)
-    telling = Telling()
-    telling.add(2)
+    rig = ReportRig()
+    rig.add(2)
     for answer in (Unavailable("gone"), Unavailable("still gone"), None):
-        telling.session.answers.put_nowait(answer)
+        rig.session.answers.put_nowait(answer)
     with capture_logs() as lines:
-        await telling.told()
+        await rig.all_sent()
 
-    assert telling.session.sizes() == [2, 2, 2]
-    assert telling.lease.unreported == 98
+    assert rig.session.sizes() == [2, 2, 2]
+    assert rig.lease.unreported == 98
     assert [line["event"] for line in lines] == ["results are kept until the broker answers"] * 2
 
 
 @on_uvloop
-async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
-    telling = Telling()
-    telling.add(3)
-    telling.session.answers.put_nowait([None, LeaseLost("over"), None])
+async def test_a_finish_that_is_refused_harms_no_other_and_is_not_reported_again():
+    rig = ReportRig()
+    rig.add(3)
+    rig.session.answers.put_nowait([None, LeaseLost("over"), None])
     with capture_logs() as lines:
-        await telling.told()
+        await rig.all_sent()
 
-    assert telling.session.sizes() == [3]
-    assert telling.lease.unreported == 97
+    assert rig.session.sizes() == [3]
+    assert rig.lease.unreported == 97
     assert [(line["event"], line["task_id"], line["attempt"]) for line in lines] == [
         ("refused: the lease has expired", task_id(2), 1)
     ]
@@ -130,80 +130,80 @@ async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
 
 @on_uvloop
 async def test_a_result_that_the_broker_does_not_take_is_replaced_by_the_reason():
-    telling = Telling()
-    telling.add()
-    telling.session.answers.put_nowait([TooLarge("result: 9 bytes are more than 8")])
-    telling.session.answers.put_nowait(None)
-    await telling.told()
+    rig = ReportRig()
+    rig.add()
+    rig.session.answers.put_nowait([TooLarge("result: 9 bytes are more than 8")])
+    rig.session.answers.put_nowait(None)
+    await rig.all_sent()
 
-    (again,) = telling.session.calls[1]
+    (again,) = rig.session.calls[1]
     assert (again.outcome, again.error) == ("completed", "")
     assert again.result.startswith(RESULT_ERROR_START)
     assert b"9 bytes" in again.result
-    assert telling.lease.unreported == 99
+    assert rig.lease.unreported == 99
 
 
 @on_uvloop
-async def test_when_a_batch_is_refused_as_a_whole_each_is_told_by_itself():
-    telling = Telling()
-    telling.add(3)
+async def test_when_a_batch_is_refused_as_a_whole_each_is_reported_by_itself():
+    rig = ReportRig()
+    rig.add(3)
     for answer in (InvalidField("something"), None, [LeaseLost("over")], None):
-        telling.session.answers.put_nowait(answer)
-    await telling.told()
+        rig.session.answers.put_nowait(answer)
+    await rig.all_sent()
 
-    assert telling.session.sizes() == [3, 1, 1, 1]
-    assert telling.lease.unreported == 97
+    assert rig.session.sizes() == [3, 1, 1, 1]
+    assert rig.lease.unreported == 97
 
 
 @on_uvloop
-async def test_what_a_run_said_last_is_told_before_its_end_and_holds_up_no_other():
-    telling = Telling()
-    run = telling.run()
+async def test_what_a_run_said_last_is_reported_before_its_end_and_holds_up_no_other():
+    rig = ReportRig()
+    run = rig.run()
     for number in range(5):
-        telling.progress.note(run, b"%d" % number)
+        rig.progress.note(run, b"%d" % number)
         if not number:
-            await until(lambda: telling.session.progress == [b"0"])
-    telling.end(run)
-    telling.progress.note(run, b"too late")
-    assert len(telling.finishes) == 1
-    telling.session.answers.put_nowait(None)
-    await until(lambda: telling.session.progress == [b"0", b"4"])
-    telling.add()
-    await until(lambda: telling.session.sizes() == [1])
+            await until(lambda: rig.session.progress == [b"0"])
+    rig.end(run)
+    rig.progress.note(run, b"too late")
+    assert len(rig.finishes) == 1
+    rig.session.answers.put_nowait(None)
+    await until(lambda: rig.session.progress == [b"0", b"4"])
+    rig.add()
+    await until(lambda: rig.session.sizes() == [1])
     for _ in range(3):
-        telling.session.answers.put_nowait(None)
-    await telling.told()
+        rig.session.answers.put_nowait(None)
+    await rig.all_sent()
 
-    assert [[finish.task_id for finish in call] for call in telling.session.calls] == [[task_id(2)], [task_id(1)]]
-    assert telling.session.progress == [b"0", b"4"]
+    assert [[finish.task_id for finish in call] for call in rig.session.calls] == [[task_id(2)], [task_id(1)]]
+    assert rig.session.progress == [b"0", b"4"]
 
 
 @on_uvloop
-async def test_a_run_ends_also_when_its_progress_cannot_be_told():
-    telling = Telling()
+async def test_a_run_ends_also_when_its_progress_cannot_be_reported():
+    rig = ReportRig()
     for answer in (LeaseLost("over"), Unavailable("gone")):
-        run = telling.run()
-        telling.progress.note(run, b"1")
-        telling.end(run)
-        telling.session.answers.put_nowait(answer)
-        telling.session.answers.put_nowait(None)
-        await telling.told()
+        run = rig.run()
+        rig.progress.note(run, b"1")
+        rig.end(run)
+        rig.session.answers.put_nowait(answer)
+        rig.session.answers.put_nowait(None)
+        await rig.all_sent()
 
-    assert telling.session.sizes() == [1, 1]
+    assert rig.session.sizes() == [1, 1]
 
 
 @on_uvloop
 async def test_the_end_of_a_run_may_reach_the_loop_before_its_progress():
-    telling = Telling()
-    run = telling.run()
-    await asyncio.to_thread(telling.progress.note, run, b"1")
+    rig = ReportRig()
+    run = rig.run()
+    await asyncio.to_thread(rig.progress.note, run, b"1")
     assert run.progress == b"1"
-    later = telling.run()
+    later = rig.run()
     later.progress = b"2"  # as a thread sets it before the loop hears of it
-    telling.end(later)
+    rig.end(later)
     for _ in range(3):
-        telling.session.answers.put_nowait(None)
-    await telling.told()
+        rig.session.answers.put_nowait(None)
+    await rig.all_sent()
 
-    assert sorted(telling.session.progress) == [b"1", b"2"]
-    assert telling.session.sizes() == [1]
+    assert sorted(rig.session.progress) == [b"1", b"2"]
+    assert rig.session.sizes() == [1]
