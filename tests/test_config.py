@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -73,6 +74,15 @@ def test_every_problem_of_every_source_is_reported_at_once_with_its_place():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("jwt_issuer", " "),
+        ("jwt_audience", 7),
+        ("jwt_keys", ""),
+        ("jwt_keys", "http://issuer.example/keys"),
+        ("jwt_keys", "file:///keys.json"),
+        ("jwt_keys", "HTTPS://issuer.example/keys"),
+        ("jwt_keys", "https://"),
+        ("jwt_keys", "https://issuer.example/my keys"),
+        ("jwt_grants_claim", ""),
         ("data", ""),
         ("data_mode", "0755"),
         ("data_mode", 0o750),
@@ -131,3 +141,20 @@ def test_the_file_in_the_documentation_is_a_good_one():
     text = page.split("```toml\n")[1].split("```")[0]
 
     assert load((FILE, text), {}, {}).grpc_port == "off"
+
+
+def test_jwt_settings_are_complete_or_absent():
+    some: dict[str, Any] = {"jwt_issuer": "https://issuer.example", "jwt_audience": "penstock", "jwt_keys": "keys.json"}
+
+    assert load(None, {}, some).jwt_grants_claim == "penstock"
+    assert load(None, {}, some | {"jwt_keys": "https://issuer.example/keys"}).jwt_keys == "https://issuer.example/keys"
+    assert problems(jwt_issuer="x") == ["JWTs need jwt_audience and jwt_keys too"]
+    for name in some:
+        assert problems(**{key: value for key, value in some.items() if key != name}) == [f"JWTs need {name} too"]
+
+
+def test_the_password_of_a_url_is_not_repeated():
+    (found,) = problems(jwt_keys="https://user:canary@issuer.example/keys")
+
+    assert found.endswith("not 'https://•••@issuer.example/keys'")
+    assert "canary" not in found

@@ -63,6 +63,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_client: TlsClient = "optional"
     tls_minimum: TlsMinimum = "1.3"
     plaintext: bool = False
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_keys: str = ""
+    jwt_grants_claim: str = "penstock"
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
@@ -106,6 +110,10 @@ EXPECTED: Final = {
     "tls_client": "'optional' or 'required'",
     "tls_minimum": "'1.3' or '1.2'",
     "plaintext": "true or false",
+    "jwt_issuer": "what tokens have as iss, such as 'https://login.example.org'",
+    "jwt_audience": "what tokens have as aud: the name of this broker at the issuer",
+    "jwt_keys": "the path of a JWKS file, or an https URL without a password",
+    "jwt_grants_claim": "the name of the claim that has grants",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "connections_max": "a number from 1 to 1000000",
@@ -127,7 +135,14 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 _TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-_PATHS: Final = frozenset({"data", "host", "tls_certificate", "tls_key", "tls_client_ca"})
+_TEXTS: Final = frozenset(  # with something in them
+    {
+        *("data", "host", "tls_certificate", "tls_key", "tls_client_ca"),
+        *("jwt_issuer", "jwt_audience", "jwt_keys", "jwt_grants_claim"),
+    }
+)
+_JWT: Final = ("jwt_issuer", "jwt_audience", "jwt_keys")
+_PASSWORD: Final = re.compile(r"//[^/\s]*@")  # of a URL
 _LISTS: Final = {  # what each part of a list must look like
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
@@ -238,8 +253,12 @@ def _checked(setting: SourcedValue) -> Any:
     except msgspec.ValidationError:
         converted = None
     if converted is None or isinstance(value, bool) != (_TYPES[name] is bool) or not _is_valid(name, converted):
-        raise ValueError(f"{source}: {name} must be {EXPECTED[name]}, not {value!r}")
+        raise ValueError(f"{source}: {name} must be {EXPECTED[name]}, not {_echo(value)}")
     return converted
+
+
+def _echo(value: Any) -> str:
+    return _PASSWORD.sub("//•••@", repr(value))
 
 
 def _is_valid(name: str, value: Any) -> bool:
@@ -251,7 +270,9 @@ def _is_valid(name: str, value: Any) -> bool:
         return all(_LISTS[name].fullmatch(part) and is_network(part) for part in value)
     if name == "data_mode":
         return is_mode(value)
-    if name in _PATHS:
+    if name == "jwt_keys" and "://" in value:
+        return bool(re.fullmatch(r"https://[^@\s]+", value))
+    if name in _TEXTS:
         return bool(value.strip()) and "\0" not in value
     return True
 
@@ -277,6 +298,9 @@ def _clashes(settings: Settings) -> Iterator[str]:
                 yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
             used.setdefault(port, name)
     yield from _tls_clashes(settings)
+    missing = [name for name in _JWT if not getattr(settings, name)]
+    if 0 < len(missing) < len(_JWT):
+        yield f"JWTs need {' and '.join(missing)} too"
 
 
 def _tls_clashes(settings: Settings) -> Iterator[str]:
