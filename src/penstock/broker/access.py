@@ -22,6 +22,7 @@ class Client(msgspec.Struct, frozen=True):
     name: str  # what the program calls itself
     address: str
     protocol: str
+    credential: str = ""  # what proved who it is: key, token, certificate, session
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
+from penstock.broker.audit import Audit
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.leases import Pending, Stream, StreamRequest
@@ -59,6 +60,7 @@ class Broker:
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
         self.streams: set[Stream] = set()
         self.waits: set[Wait] = set()  # for tasks, and for news
+        self.audit = Audit(self)
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer)
         self.is_draining = False
@@ -250,8 +252,9 @@ class Broker:
         for queue in queues:
             raised(self.refused(client, spec.action, queue, even_draining=only_looks))
         self.flush()
-        with self.counting(min(queues, default="")):
-            reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity)
+        with self.counting(min(queues, default="")), self.audit.counting(client, operation):
+            caller = self.audit.caller(client)
+            reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity, caller)
         await self.confirmer.confirmed(ticket)
         if spec.result == list[Message]:
             return cast(R, fitting(cast("list[Message]", reply)))
@@ -352,6 +355,7 @@ class Broker:
         for wait in list(self.waits):
             wait.end()
         self.flush()
+        await self.audit.finish()
         await self.confirmer.confirmed(self.shard.journal.sequence)
 
     def close(self) -> None:
@@ -371,10 +375,18 @@ class Broker:
     ) -> PenstockError | None:
         """Why this may not be done, or None."""
         try:
-            self.authorise(client.principal, action, queue)
+            self.require(client, action, queue)
         except PenstockError as error:
             return self.count(queue, error)
         return None if even_draining else self.draining()
+
+    def require(self, client: Client, action: Action, queue: str) -> None:
+        """Raise why this may not be done, and note it in the audit log."""
+        try:
+            self.authorise(client.principal, action, queue)
+        except PenstockError as error:
+            self.audit.denied(client, action, queue, error)
+            raise
 
     def draining(self) -> PenstockError | None:
         """What new work is answered with while the broker drains."""

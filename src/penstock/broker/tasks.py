@@ -366,7 +366,9 @@ class Tasks:
         view = await asyncio.to_thread(self._find, client, action, operation.task_id)
         if action is Action.READ:
             return view
-        view, ticket = await asyncio.to_thread(self._session.run, operation)
+        view, ticket = await asyncio.to_thread(
+            self._session.run, operation, client.identity, self._broker.audit.caller(client)
+        )
         await self._broker.confirmer.confirmed(ticket)
         return view
 
@@ -381,7 +383,7 @@ class Tasks:
         """The task that was looked up. Raises its error; access is checked before `TaskNotFound` is raised."""
         if isinstance(view, PenstockError) and not isinstance(view, TaskNotFound):
             raise view
-        self._broker.authorise(client.principal, action, view.queue if isinstance(view, TaskView) else "")
+        self._broker.require(client, action, view.queue if isinstance(view, TaskView) else "")
         if isinstance(view, TaskNotFound):
             raise view
         return view

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bound_contextvars, get_contextvars
 from structlog.types import EventDict, Processor
 
 from penstock.errors import printable
@@ -74,6 +74,11 @@ def set_level(log_level: str) -> None:
 def context(**fields: Any) -> AbstractContextManager[None]:
     """Fields for every line logged inside the block, in this task or thread."""
     return bound_contextvars(**fields)
+
+
+def request_id() -> str:
+    """The id of the request that is executed; empty where requests have none."""
+    return str(get_contextvars().get("request_id", ""))
 
 
 def log_request(method: str, path: str, status: int, seconds: float, slow_seconds: float, **fields: Any) -> None:

@@ -230,13 +230,13 @@ async def readyz(request: RequestParts) -> conditions.Readiness:
 
 async def health(request: RequestParts) -> Any:
     """GET /api/v1/health."""
-    request.broker.authorise(request.client.principal, Action.MONITOR, "")
+    request.broker.require(request.client, Action.MONITOR, "")
     return HEALTH.write(await asyncio.to_thread(conditions.health, request.broker))
 
 
 async def metrics(request: RequestParts) -> Text:
     """GET /metrics."""
-    request.broker.authorise(request.client.principal, Action.MONITOR, "")
+    request.broker.require(request.client, Action.MONITOR, "")
     if request.metrics is None:
         raise Unavailable("this server keeps no metrics")
     return Text(*await asyncio.to_thread(request.metrics.render))
@@ -244,6 +244,6 @@ async def metrics(request: RequestParts) -> Text:
 
 async def profile(request: RequestParts) -> Text:
     """GET /debug/profile."""
-    request.broker.authorise(request.client.principal, Action.MANAGE, "")
+    request.broker.require(request.client, Action.MANAGE, "")
     text = await asyncio.to_thread(take_profile, request.query.seconds)
     return Text(text.encode(), "text/plain; charset=utf-8")
