@@ -19,7 +19,8 @@ from penstock import Message
 from penstock.client._sync.queue import Queue
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.requests import Producer
 from penstock.shard.shard import Shard
 from tests.support.embedded_session import session_of

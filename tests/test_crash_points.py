@@ -15,7 +15,8 @@ import pytest
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut

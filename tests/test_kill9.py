@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import Message, MessageId
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from tests.support import client_load
 from tests.support.broker_restarts import Restarting
 from tests.support.client_load import Crowd

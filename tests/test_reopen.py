@@ -13,7 +13,8 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, StorageError
 from penstock.model import Outcome
 from penstock.requests import Settling

@@ -13,7 +13,8 @@ from bench.memory import Above
 from bench.workload import BATCH
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.operations import run_operation
 
 DEEP = 10_000_000

@@ -12,7 +12,8 @@ from bench.measure import Row, Scale, directory, interleaved, per_second
 from bench.workload import BATCH, PAYLOAD_BYTES
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.operations import run_operation
 
 RAW_CUTS = "cutting a blob, touching each"

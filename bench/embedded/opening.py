@@ -15,7 +15,8 @@ from bench.workload import BATCH, FRAME_BYTES
 from penstock import limits
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.operations import run_operation
 
 ROUNDS = 3

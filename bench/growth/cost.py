@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Self
 from bench.measure import Row, Scale, directory
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 
 Work = Callable[[], object]
 Prepare = Callable[["Setting", int], Work]

@@ -10,7 +10,7 @@ from bench.server.process import broker
 from bench.tasks.app import QUEUE, tasks_at
 from bench.tasks.process import TEXT
 from penstock import operations as ops
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission

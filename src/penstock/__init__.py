@@ -153,7 +153,8 @@ def open(
     wrap and unwrap; without any, PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
     """
     from penstock.client.handles import Penstock
-    from penstock.embedded import BlockingSession, Session
+    from penstock.embedded.blocking import BlockingSession
+    from penstock.embedded.session import Session
 
     session = Session(
         path,
@@ -174,7 +175,8 @@ def open(
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """Open a Penstock that keeps nothing on disk: for tests, and for queues that may die with the process."""
     from penstock.client.handles import Penstock
-    from penstock.embedded import BlockingSession, Session
+    from penstock.embedded.blocking import BlockingSession
+    from penstock.embedded.session import Session
 
     return Penstock(BlockingSession(Session(None, durability="os", clock=clock, rng=rng)))
 

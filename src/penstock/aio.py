@@ -16,7 +16,8 @@ from penstock.client._async.delivery import Delivery, Leased
 from penstock.client._async.queue import Queue
 from penstock.client.handles import AsyncPenstock as Penstock
 from penstock.clock import Clock
-from penstock.embedded import AsyncSession, Session
+from penstock.embedded.asynchronous import AsyncSession
+from penstock.embedded.session import Session
 from penstock.model import Durability, check_path
 from penstock.remote.settings import async_session, settings
 from penstock.seals import Wrapper

@@ -24,7 +24,8 @@ from penstock.batch import Batch
 from penstock.broker.reply_size import receipts_in, split
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply

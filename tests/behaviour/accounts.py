@@ -6,7 +6,7 @@ from penstock import operations as ops
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import count_phases
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.model import GroupStats
 from tests.support.operations import run_operation
 

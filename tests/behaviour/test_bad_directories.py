@@ -6,7 +6,8 @@ import errno
 from typing import Any
 
 import penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import DirectoryInUse, DiskFull, DiskReadOnly, InvalidField, NotADataDirectory
 from tests.behaviour.steps import drain, lease_one, numbered, refuse, take
 from tests.support.forgetful import ForgetfulDisk

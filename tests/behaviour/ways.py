@@ -16,7 +16,8 @@ from typing import Any
 from penstock import Penstock, connect, validation
 from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import Outcome, Receipt
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts

@@ -11,7 +11,7 @@ import pytest
 from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
-from penstock.broker import Action, StreamRequest
+from penstock.broker.leases import StreamRequest
 from penstock.errors import (
     InvalidName,
     LeaseLost,
@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
+from penstock.operations import Action
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation
 from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.operations import run_operation

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock import Batch, Message
 from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import RateLimited
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling

@@ -12,11 +12,11 @@ import pytest
 from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch, encode_one_with
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.model import Outcome, Receipt
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation
-from penstock.server.tcp import start_tcp
+from penstock.server.tcp.listener import start_tcp
 from penstock.wire import requests
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Type

@@ -9,7 +9,7 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.broker.reply_size import OVERHEAD_BYTES, receipts_in, size_of, split
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
 from tests.support.operations import run_operation

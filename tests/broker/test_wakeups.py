@@ -18,7 +18,8 @@ from penstock.client._sync.delivery import Leased
 from penstock.client._sync.queue import Queue
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
 from tests.support.dose import dose

@@ -13,7 +13,7 @@ import penstock
 from penstock import Message, aio
 from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
 from tests.support.brokers import BrokerThread
 from tests.support.embedded_session import session_of

@@ -12,7 +12,7 @@ import pytest
 from penstock import aio
 from penstock import operations as ops
 from penstock.batch import encode_one
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.remote.asynchronous import AsyncSession
 from penstock.requests import LeaseRequest
 from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until

@@ -15,7 +15,9 @@ from penstock import aio
 from penstock.client._sync.delivery import Leased
 from penstock.client.batch_size import BatchSize
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, BlockingSession, Session
+from penstock.embedded.asynchronous import AsyncSession
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.replies import LeaseReply
 from tests.support.brokers import BrokerThread

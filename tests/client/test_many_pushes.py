@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock import aio
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.remote.asynchronous import AsyncSession
 from tests.support.brokers import BrokerThread
 

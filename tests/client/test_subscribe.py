@@ -18,7 +18,7 @@ from penstock.client._async import consumer as async_consumer
 from penstock.client._sync import consumer
 from penstock.client._sync.delivery import Leased
 from penstock.client.member import MemberState
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
 from tests.client.test_aio import on_a_loop

@@ -17,7 +17,8 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.client._sync.delivery import Leased
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import Closed, LeaseLost, QueueNotFound
 from tests.support.embedded_session import session_of
 from tests.support.operations import run_operation

@@ -23,7 +23,8 @@ from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.core import DeliveryState
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.model import Message, Outcome, Receipt
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling

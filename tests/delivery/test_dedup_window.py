@@ -21,7 +21,8 @@ from penstock.clock import ManualClock
 from penstock.delivery import dedup
 from penstock.delivery.dedup import ENTRY, DedupRecord, DedupWindow, Hashes, Run, digest, merged, run_of
 from penstock.delivery.entries import Push
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.storage.disk import RealDisk
 from penstock.verify import verify
 from tests.support.dose import dose

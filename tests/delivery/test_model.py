@@ -14,7 +14,8 @@ from hypothesis.stateful import precondition, rule
 
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.machine import QueueMachine

@@ -19,7 +19,8 @@ from penstock.clock import ManualClock
 from penstock.delivery.entries import Span
 from penstock.delivery.phases import AFTER, EVENTS, MOVES, Event, Phase
 from penstock.delivery.progress import Progress
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import MessageId, Outcome
 from penstock.shard.tasks import changes
 from tests.support.dose import NIGHTLY, dose

@@ -24,7 +24,8 @@ from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.recovery import mark_lost
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
 from penstock.telemetry.metrics import Pace, group_row

@@ -9,7 +9,8 @@ import pytest
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import upkeep
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost
 from tests.support.accounts import assert_accounts
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock import limits
 from penstock import operations as ops
 from penstock.batch import encode_one
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import StorageError, Unavailable
 from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins

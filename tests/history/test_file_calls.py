@@ -11,7 +11,8 @@ import pytest
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError, TooLarge
 from penstock.remote.settings import session as dial
 from penstock.remote.settings import settings

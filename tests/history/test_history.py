@@ -15,7 +15,8 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import Damaged, HistoryLost, NotADataDirectory, QueueNotFound
 from penstock.history import History, Limits, Moment, OffsetRange, lost, open_history, pack
 from penstock.history import change_rows as history_events

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker import Client
+from penstock.broker.access import Client
 from penstock.server.http.origins import Proxies
 from penstock.server.http.site import Site
 from tests.support.http import HttpThread, request

@@ -12,7 +12,7 @@ import pytest
 from penstock import operations as ops
 from penstock.batch import encode_one
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import Damaged
 from penstock.repair import diagnose, repair
 from penstock.storage.disk import RealDisk

@@ -18,7 +18,7 @@ import pytest
 import penstock
 from penstock import Message, aio
 from penstock import operations as ops
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import (
     BadRequest,
     Closed,

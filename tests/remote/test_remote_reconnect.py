@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock import operations as ops
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, ProducerFenced, Unavailable
 from tests.support.broker_restarts import held_port
 from tests.support.brokers import BrokerThread

@@ -19,7 +19,7 @@ from penstock import operations as ops
 from penstock.client.handles import AsyncPenstock, Penstock
 from penstock.client.values import ACK
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, Unavailable
 from penstock.model import Outcome
 from penstock.remote import request as asking

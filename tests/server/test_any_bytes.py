@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.server.http.connection import HttpConnection
 from penstock.server.http.exchange import Exchange
 from penstock.server.tcp.connection import TcpConnection

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import BadRequest
 from penstock.server.grpc import values
 from penstock.server.grpc.generated import queues_pb2

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.broker.health import health, livez, readyz
 from penstock.clock import ManualClock
 from penstock.config import Settings
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import BadSettings, DirectoryInUse, OutcomeUnknown
 from penstock.server import serve as serving
 from penstock.server.serve import Address, check_ports
-from penstock.telemetry import Meter
+from penstock.telemetry.meter import Meter
 from tests.support.broker_process import Caller
 from tests.support.forgetful import ForgetfulDisk
 

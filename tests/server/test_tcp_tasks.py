@@ -12,7 +12,7 @@ import pytest
 
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised
 from penstock.wire.frames import JsonType, Type, frame, json_frame
 from penstock.wire.requests import Hello, encode

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.unread import Unread
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Splitter, Type, frame
 from penstock.wire.requests import Hello, encode
 from tests.support.http import request

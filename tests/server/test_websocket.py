@@ -18,7 +18,7 @@ from penstock.broker.events import Listener
 from penstock.errors import NotAuthorised
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings
-from penstock.server.websocket import WebSockets
+from penstock.server.websocket.conversation import WebSockets
 from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 
 MESSAGE_BYTES_MAX = 1_000_000

@@ -13,8 +13,8 @@ from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Push, decode
 from penstock.delivery.log import create_queue_entries
-from penstock.embedded import Session
 from penstock.embedded.audited import arguments_of, is_recorded
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, PenstockError, QueueNotFound
 from penstock.model import AUDIT_QUEUE, MessageId, QueueOptions
 from penstock.model_audit import (

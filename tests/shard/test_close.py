@@ -10,7 +10,7 @@ import pytest
 
 from penstock import operations as ops
 from penstock.batch import encode_one
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import Closed, DiskFull
 from penstock.requests import LeaseRequest
 from penstock.storage.segments import Prefetcher

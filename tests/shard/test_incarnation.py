@@ -9,7 +9,8 @@ import pytest
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.operations import run_operation
 

@@ -21,7 +21,7 @@ import pytest
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import Closed, OutcomeUnknown
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.model_tasks import Finish, TaskSubmission

@@ -13,7 +13,8 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import DiskFull, InvalidField, InvalidName, LeaseLost, StorageError, TooLarge
 from penstock.model import Message, Outcome
 from penstock.requests import Settling

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import ContentType, Message, MessageId
 from penstock.model_tasks import TaskFilter
 from penstock.verify import verify

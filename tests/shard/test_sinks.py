@@ -18,7 +18,7 @@ from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
 from penstock.delivery.sinks import Sinks
 from penstock.delivery.snapshot import encode_part, restore_sinks, take_sinks
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import (
     BadBatch,
     InvalidField,

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import QueueFull
 from penstock.model_tasks import OperationState, OperationView, TaskFilter
 from penstock.shard.tasks import operations

@@ -17,7 +17,9 @@ from penstock import operations as ops
 from penstock.client._async import task_calls
 from penstock.client._async.queue import Queue as AsyncQueue
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, BlockingSession, Session
+from penstock.embedded.asynchronous import AsyncSession
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskNotFound
 from penstock.model import Receipt

@@ -12,7 +12,7 @@ from penstock import Message, limits
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.delivery.entries import AttemptsLost
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.requests import LeaseRequest
 from penstock.shard.shard import Shard
 from penstock.shard.tasks import finish

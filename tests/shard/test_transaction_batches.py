@@ -15,7 +15,8 @@ from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.model import GroupStats
 from penstock.requests import PartitionChoice, PushOperation

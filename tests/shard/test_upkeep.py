@@ -13,13 +13,14 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.broker.health import readyz
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import ContentType, Message
 from penstock.shard.upkeep import RETRY_SECONDS_MAX, Sleeper
 from penstock.storage.extents import Extent
 from penstock.storage.segments import Prefetcher
-from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
+from penstock.telemetry.metrics import Metrics
 from tests.support.broker_loop import SOMEONE, broker_on, on_uvloop, until
 from tests.support.operations import run_operation
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client._sync.delivery import Leased
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.requests import (
     DEAD_GROUP,

@@ -9,7 +9,7 @@ import pytest
 from penstock import limits
 from penstock import operations as ops
 from penstock.delivery import dedup, snapshot, upkeep
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.model import to_micros
 from tests.simulation.checkers import GROUPS, PROMISES
 from tests.simulation.clients import QUEUES, Clients, lease, letters, pause

@@ -16,7 +16,7 @@ from typing import Any
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
 from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
 from tests.support.accounts import assert_accounts

@@ -15,7 +15,8 @@ import penstock.spark
 from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import Damaged, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE, ArchiveOptions, read_archive
 from penstock.spark.pipelines.archive_store import HOME, MANIFEST, read_manifest

@@ -10,7 +10,8 @@ import pytest
 from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from tests.support.operations import run_operation
 
 MESSAGE_TYPES = {

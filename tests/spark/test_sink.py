@@ -20,8 +20,8 @@ import penstock
 import penstock.spark
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.embedded import Session
 from penstock.embedded.handlers import HANDLERS
+from penstock.embedded.session import Session
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.failures import cause

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from tests.support.brokers import BrokerThread
 from tests.support.dose import dose
 from tests.support.spark_kills import SparkProgram

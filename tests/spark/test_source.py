@@ -16,7 +16,8 @@ import penstock.spark
 from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.spark.failures import cause
 from penstock.spark.schema import COLUMNS

@@ -16,7 +16,8 @@ from penstock import operations as ops
 from penstock.cli import output, spark_session
 from penstock.cli.spark_session import hush
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.spark.views import check_reading, meant, query
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures

@@ -18,7 +18,8 @@ from penstock import operations as ops
 from penstock.cli import main
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import QueueNotFound
 from penstock.spark.pipelines.base import Run, parse_options
 from penstock.spark.pipelines.error_signatures import signature

@@ -15,7 +15,8 @@ import pytest
 
 from penstock import Message
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.base import Run, parse_options
 from penstock.spark.pipelines.window import (

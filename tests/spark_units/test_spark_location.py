@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import DirectoryInUse, InvalidField, InvalidName, NotADataDirectory, Unavailable
 from penstock.spark import location
 from penstock.spark.location import DIRECTORY_SECONDS, Location

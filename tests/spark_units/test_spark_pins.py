@@ -11,7 +11,8 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
 from penstock.spark.ranges import chosen

@@ -31,7 +31,8 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.history import History, open_history
 from penstock.spark import batch_reader, location

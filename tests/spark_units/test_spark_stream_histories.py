@@ -18,7 +18,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.spark import consume, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
 from tests.support.brokers import BrokerThread

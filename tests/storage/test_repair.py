@@ -11,7 +11,8 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import Damaged, MessageNotFound
 from penstock.repair import Report, diagnose, repair
 from penstock.storage.disk import Disk, RealDisk

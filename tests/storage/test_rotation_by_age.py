@@ -9,7 +9,8 @@ import pytest
 import penstock
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 
 

@@ -13,7 +13,8 @@ import pytest
 from penstock import Penstock
 from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView

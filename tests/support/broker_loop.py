@@ -11,8 +11,9 @@ from typing import Any
 
 import uvloop
 
-from penstock.broker import LOCAL, Broker, Client
-from penstock.embedded import Session
+from penstock.broker.access import LOCAL, Client
+from penstock.broker.broker import Broker
+from penstock.embedded.session import Session
 
 SECONDS = 200  # nothing takes that long, however loaded the machine; a hang fails instead of hanging
 SOMEONE = Client(LOCAL, "test", "127.0.0.1", "test")

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from penstock.broker import Broker
-from penstock.embedded import Session
+from penstock.broker.broker import Broker
+from penstock.embedded.session import Session
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings
-from penstock.server.tcp import start_tcp
+from penstock.server.tcp.listener import start_tcp
 
 T = TypeVar("T")
 SECONDS = 60  # nothing here takes that long

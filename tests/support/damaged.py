@@ -10,7 +10,8 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import MessageId
 from tests.support.embedded_session import session_of
 from tests.support.forgetful import ForgetfulDisk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 
 
 def session_of(handle: Any) -> Session:

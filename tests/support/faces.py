@@ -26,7 +26,9 @@ from penstock.client._sync.delivery import Leased
 from penstock.client.member import MemberState
 from penstock.client.values import BaseLeased, PushResult
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, BlockingSession, Session
+from penstock.embedded.asynchronous import AsyncSession
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageId, check_name
 from penstock.remote.settings import settings

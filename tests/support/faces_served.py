@@ -7,13 +7,13 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from penstock.broker import Broker
-from penstock.embedded import Session
+from penstock.broker.broker import Broker
+from penstock.embedded.session import Session
 from penstock.server.grpc import start_grpc
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings
-from penstock.server.tcp import start_tcp
-from penstock.server.websocket import WebSockets
+from penstock.server.tcp.listener import start_tcp
+from penstock.server.websocket.conversation import WebSockets
 
 T = TypeVar("T")
 SECONDS = 60

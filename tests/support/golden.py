@@ -28,7 +28,8 @@ from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import LetterFilter
 from tests.behaviour.task_steps import Office

@@ -13,12 +13,12 @@ import httpx
 import msgspec
 import uvloop
 
-from penstock.broker import Broker
-from penstock.embedded import Session
+from penstock.broker.broker import Broker
+from penstock.embedded.session import Session
 from penstock.server.http.serve import HttpServer, start_http
 from penstock.server.http.site import HttpSettings
-from penstock.server.websocket import WebSockets
-from penstock.telemetry import Metrics
+from penstock.server.websocket.conversation import WebSockets
+from penstock.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 SECONDS = 60  # nothing here takes that long

@@ -12,7 +12,8 @@ from itertools import count
 from typing import Any
 
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 
 QUEUE = "mail"
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 
 
 class TurnTaking:

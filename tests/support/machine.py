@@ -19,7 +19,8 @@ from penstock.client._sync.delivery import Delivery, Leased
 from penstock.client._sync.queue import Queue
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling

@@ -6,7 +6,8 @@ from typing import Any
 
 from penstock.batch import encode_one
 from penstock.client._sync import task_calls
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.model import MessageId
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.operations import Compact, Fetch, History, ListFiles, Operation, Seal

@@ -9,7 +9,7 @@ from typing import Final
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.model import MessageId
 from penstock.requests import LeaseRequest, PartitionChoice, Producer
 from tests.support.forgetful import ForgetfulDisk

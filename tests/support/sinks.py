@@ -11,7 +11,7 @@ from msgspec import structs
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock, SystemClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import QueueNotFound
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit

@@ -9,7 +9,7 @@ import msgspec
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.delivery.log import Queue
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.requests import LetterFilter
 from tests.support.operations import run_operation
 

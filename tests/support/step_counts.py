@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final
 
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.shard.shard import Shard
 
 STEPS_MAX: Final = 20_000  # of one hold of the lock, in tests with some hundred messages

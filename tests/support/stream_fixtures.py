@@ -7,7 +7,8 @@ import random
 import pytest
 
 from penstock.client.handles import Penstock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.spark import consume, stream_reader
 from tests.support.brokers import BrokerThread
 from tests.support.streams import SCHEMA

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.broker import Broker
-from penstock.server.tcp import TcpServer, start_tcp
+from penstock.broker.broker import Broker
+from penstock.server.tcp.listener import TcpServer, start_tcp
 from penstock.wire import answers, requests
 from penstock.wire.errors import ErrorReply
 from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame

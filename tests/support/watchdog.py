@@ -14,16 +14,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from penstock.broker import Broker
-from penstock.embedded import Session
+from penstock.broker.broker import Broker
+from penstock.embedded.session import Session
 from penstock.server.grpc import start_grpc
 from penstock.server.grpc.service import GrpcServer
 from penstock.server.http.serve import HttpServer, start_http
 from penstock.server.http.site import HttpSettings
-from penstock.server.tcp import start_tcp
-from penstock.server.tcp.listener import TcpServer
-from penstock.server.websocket import WebSockets
-from penstock.telemetry import Metrics
+from penstock.server.tcp.listener import TcpServer, start_tcp
+from penstock.server.websocket.conversation import WebSockets
+from penstock.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 SECONDS = 100  # nothing here takes that long

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import App, chain, group
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import Closed, InvalidField, TaskUnfinished
 from penstock.tasks.sessions import SessionFactory, Sessions
 from penstock.worker import Worker

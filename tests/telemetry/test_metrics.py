@@ -12,10 +12,10 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
-from penstock.telemetry import Meter, Metrics
-from penstock.telemetry.meter import OTHERS
-from penstock.telemetry.metrics import FAMILIES
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
+from penstock.telemetry.meter import OTHERS, Meter
+from penstock.telemetry.metrics import FAMILIES, Metrics
 from tests.support.operations import run_operation
 from tests.test_docs import rows
 

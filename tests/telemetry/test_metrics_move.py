@@ -17,8 +17,7 @@ from penstock.envelopes import new_task_id
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.server.serve import Server
-from penstock.telemetry import Metrics
-from penstock.telemetry.metrics import FAMILIES
+from penstock.telemetry.metrics import FAMILIES, Metrics
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode
 from tests.support.broker_process import Caller

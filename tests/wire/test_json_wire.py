@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, MessageId, QueueOptions
 from penstock.replies import PushReply

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from penstock import operations as ops
-from penstock.broker import Broker
 from penstock.broker.access import LOCAL, Client
+from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, SinkConflict
 from penstock.operations import Action
 from penstock.remote.asynchronous import AsyncSession

@@ -15,8 +15,8 @@ import penstock
 from penstock import aio, envelopes
 from penstock import operations as ops
 from penstock.batch import Batch, alike_of, encode_one, encode_one_with, encode_plain, layout
-from penstock.broker import Client, Principal
-from penstock.embedded import Session
+from penstock.broker.access import Client, Principal
+from penstock.embedded.session import Session
 from penstock.errors import BadRequest, InvalidField, LeaseLost, NotAuthorised, TaskNotFound, Unavailable
 from penstock.model import ContentType, Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, WorkerInfo

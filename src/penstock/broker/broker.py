@@ -28,7 +28,7 @@ from penstock.broker.reply_size import fitting
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.broker.unread import Unread
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
@@ -36,7 +36,7 @@ from penstock.operations import Action, Operation
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
 from penstock.requests import Operation as Step
-from penstock.telemetry import Meter
+from penstock.telemetry.meter import Meter
 
 R = TypeVar("R")
 Ids = list[list[MessageId]]

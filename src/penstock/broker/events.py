@@ -20,7 +20,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.delivery import entries
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.journal.commit import Confirmer
 from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, to_datetime

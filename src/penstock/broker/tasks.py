@@ -29,7 +29,7 @@ from penstock.operations import Action
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.embedded import Session
+    from penstock.embedded.session import Session
     from penstock.shard.tasks.waits import TaskWaiter
     from penstock.shard.worker_registry import Registry
 

@@ -17,8 +17,10 @@ from typing import Any, ClassVar, Final
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch, alike_of
-from penstock.broker import Broker, Client, Pending
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of, awaited_answer_of
+from penstock.broker.leases import Pending
 from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
 from penstock.errors import BadRequest, PenstockError

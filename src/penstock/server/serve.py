@@ -24,14 +24,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
 from penstock.config import Port, Settings
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import BadSettings, InvalidField, PenstockError
 from penstock.journal import outcome_unknown
 from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_plaintext, reachable_host
-from penstock.telemetry import Meter, Metrics
+from penstock.telemetry.meter import Meter
+from penstock.telemetry.metrics import Metrics
 
 logger: Final = logging.getLogger("penstock.server")
 GRPC_GRACE_SECONDS: Final = 1.0
@@ -126,7 +127,7 @@ async def start(
 
 
 async def _start_tcp(broker: Broker, settings: Settings, port: int, tls: ServerTls | None) -> Listener:
-    from penstock.server.tcp import start_tcp
+    from penstock.server.tcp.listener import start_tcp
 
     server = await start_tcp(
         broker,
@@ -144,7 +145,7 @@ async def _start_http(
 ) -> Listener:
     from penstock.server.http.serve import start_http
     from penstock.server.http.site import HttpSettings
-    from penstock.server.websocket import WebSockets
+    from penstock.server.websocket.conversation import WebSockets
 
     http_settings = HttpSettings(
         host=settings.host,

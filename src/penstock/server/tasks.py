@@ -16,7 +16,8 @@ from msgspec import Raw
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch.layout import HEADERS, KEY, PRIORITY, TRACE
-from penstock.broker import Broker, Client
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.broker.callbacks import awaited_answer_of, raised
 from penstock.broker.reply_size import receipts_in, split
 from penstock.envelopes import new_task_id, parse_envelope

@@ -71,6 +71,15 @@ class Shard(Engine):
         """How many queues there are."""
         return len(self.core.by_name)
 
+    def queues(self) -> list[Queue]:
+        """All queues, the oldest first."""
+        return sorted(self.core.queues.values(), key=lambda queue: queue.id)
+
+    @property
+    def blocked_task_count(self) -> int:
+        """How many tasks wait for others to end."""
+        return len(self.core.tasks.held)
+
     def queue_of_lease(self, nonce: int) -> str | None:
         """The queue whose messages a lease holds; None when the lease is over."""
         lease = self.core.leases.get(nonce)

@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import penstock
 from penstock.client.handles import Penstock
 from penstock.clock import Clock, SystemClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import (
     DirectoryInUse,
     GroupExists,

@@ -187,7 +187,8 @@ class Target(msgspec.Struct, frozen=True):
     @contextmanager
     def session(self) -> Iterator[Any]:
         """The directory opened, or a connection to the broker."""
-        from penstock.embedded import BlockingSession, Session
+        from penstock.embedded.blocking import BlockingSession
+        from penstock.embedded.session import Session
         from penstock.remote.settings import session, settings
 
         location = Location(self.url)

@@ -56,8 +56,8 @@ class SessionFactory:
             from penstock.remote.settings import session
 
             return session(self._settings)
-        from penstock.embedded import BlockingSession
-        from penstock.embedded import Session as EmbeddedSession
+        from penstock.embedded.blocking import BlockingSession
+        from penstock.embedded.session import Session as EmbeddedSession
 
         path = cast("str | Path | None", self._url)
         return BlockingSession(EmbeddedSession(path, clock=self._clock, rng=self._rng, **self._embedded))
@@ -70,7 +70,7 @@ class SessionFactory:
             session = async_session(self._settings)
             await session.start()
             return session
-        from penstock.embedded import AsyncSession as EmbeddedAsyncSession
+        from penstock.embedded.asynchronous import AsyncSession as EmbeddedAsyncSession
 
         return EmbeddedAsyncSession(embedded.session)
 

@@ -3,8 +3,3 @@
 Counting is cheap and happens where the work is done (`Meter`); everything else is read from the state when somebody
 asks (`Metrics`), in a thread of its own and without the shard's lock. Every metric is one line of `names.FAMILIES`.
 """
-
-from penstock.telemetry.meter import Meter
-from penstock.telemetry.metrics import Metrics
-
-__all__ = ["Meter", "Metrics"]

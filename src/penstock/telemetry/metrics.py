@@ -18,20 +18,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from penstock import limits
-from penstock.delivery.group import Group
-from penstock.delivery.log import Queue
-from penstock.delivery.progress import Progress
-from penstock.embedded import Session
 from penstock.model import Outcome
-from penstock.shard.shard import Shard
 from penstock.telemetry.meter import OTHERS, Histogram, Meter
 from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.delivery.group import Group
+    from penstock.delivery.log import Queue
+    from penstock.delivery.progress import Progress
+    from penstock.embedded.session import Session
+    from penstock.shard.shard import Shard
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
@@ -169,8 +171,7 @@ def group_rows(shard: Shard) -> dict[tuple[str, str], GroupRow]:
     The oldest, because they stay the oldest: a counter must not move from one series to another.
     """
     pace = Pace()
-    queues = list(shard.core.queues.values())
-    queues.sort(key=lambda queue: queue.id)
+    queues = shard.queues()
     rows: dict[tuple[str, str], GroupRow] = {}
     for queue, group in islice(_groups(queues), limits.metrics_series_max):
         rows[queue.name, group.name] = group_row(group, pace)
@@ -295,11 +296,11 @@ class Metrics:
         yield numbers("penstock_workers", (((state,), states[state]) for state in _WORKER_STATES))
         abandoned = sum(worker.info.abandoned for worker in workers if worker.state != "dead")
         yield numbers("penstock_abandoned_runs", [((), abandoned)])
-        yield numbers("penstock_blocked_tasks", [((), len(self._shard.core.tasks.held))])
+        yield numbers("penstock_blocked_tasks", [((), self._shard.blocked_task_count)])
         yield numbers("penstock_waiting_for_tasks", [((), len(self._tasks.waiters))])
 
     def _of_shard(self) -> Iterator[str]:
-        journal, store, queues = self._shard.journal, self._shard.store, list(self._shard.core.queues.values())
+        journal, store, queues = self._shard.journal, self._shard.store, self._shard.queues()
         segments = store.files() if store is not None else []
         found: dict[str, float] = {
             "penstock_queues": len(queues),

@@ -15,7 +15,7 @@ from penstock.errors import InvalidField
 
 if TYPE_CHECKING:
     from penstock.access.tls import ServerTls
-    from penstock.broker import Broker
+    from penstock.broker.broker import Broker
     from penstock.server.grpc.service import GrpcServer
 
 logger: Final = logging.getLogger("penstock.server.grpc")

@@ -10,7 +10,8 @@ import msgspec
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.broker import Broker, Client
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.errors import InvalidField
 from penstock.model import (
     Message,

@@ -17,7 +17,9 @@ from penstock import limits, validation
 from penstock.batch import Batch, fields, layout
 from penstock.batch.fields import seal_fields
 from penstock.batch.layout import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
-from penstock.broker import Broker, Client, StreamRequest
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
+from penstock.broker.leases import StreamRequest
 from penstock.broker.reply_size import split
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Outcome, Receipt, to_datetime

@@ -21,7 +21,8 @@ from penstock import limits, validation
 from penstock import operations as ops
 from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
 from penstock.batch import Batch
-from penstock.broker import LOCAL, Broker, Client
+from penstock.broker.access import LOCAL, Client
+from penstock.broker.broker import Broker
 from penstock.broker.reply_size import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name

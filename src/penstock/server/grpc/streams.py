@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import grpc.aio
 
-from penstock.broker import Broker, Client, Stream
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event
+from penstock.broker.leases import Stream
 from penstock.broker.reply_size import size_of
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros

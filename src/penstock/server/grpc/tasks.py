@@ -11,7 +11,8 @@ from msgspec import UnsetType
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.broker import Broker, Client
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event, TasksWanted, light
 from penstock.envelopes import new_task_id

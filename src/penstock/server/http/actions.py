@@ -11,14 +11,16 @@ from msgspec import Raw
 
 from penstock import operations as ops
 from penstock import validation
-from penstock.broker import Action, Broker, Client
 from penstock.broker import health as conditions
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.errors import MessageNotFound, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, Outcome, check_name
+from penstock.operations import Action
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
 from penstock.server.http.hot import receipts_of
-from penstock.telemetry import Metrics
+from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json

@@ -25,8 +25,8 @@ from penstock.server.http import docs_page, openapi
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
-from penstock.telemetry import Metrics
 from penstock.telemetry.logs import context, log_request
+from penstock.telemetry.metrics import Metrics
 from penstock.wire import trace
 from penstock.wire.json_messages import encode, error_body
 from penstock.wire.json_reader import LARGE_BYTES, OneOrMany, Reader

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import httptools
 
-from penstock.broker import Client
+from penstock.broker.access import Client
 from penstock.errors import BadRequest, Internal, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
 from penstock.server.http.exchange import Exchange, too_large

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.broker import Client
+from penstock.broker.access import Client
 from penstock.errors import Internal, PenstockError, TooLarge
 from penstock.replies import LeaseReply, PushReply
 from penstock.server.http.site import refusal

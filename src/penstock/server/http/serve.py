@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.access.tls import ServerTls
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.errors import BadRequest
 from penstock.server.http.app import make_app
 from penstock.server.http.connection import HttpConnection
 from penstock.server.http.hot import Matcher
 from penstock.server.http.site import HttpSettings, ServeSocket, Site
 from penstock.server.tls_listener import TlsListener
-from penstock.telemetry import Metrics
+from penstock.telemetry.metrics import Metrics
 from penstock.wire.json_messages import error_body
 
 BACKLOG: Final = 4096

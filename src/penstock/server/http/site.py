@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock import limits
-from penstock.broker import LOCAL, Broker, Client
+from penstock.broker.access import LOCAL, Client
+from penstock.broker.broker import Broker
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.wire.errors import http_status

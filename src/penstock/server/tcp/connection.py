@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.broker import LOCAL, Client
+from penstock.broker.access import LOCAL, Client
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock import operations as ops
-from penstock.broker import Broker, Client
+from penstock.broker.access import Client
+from penstock.broker.broker import Broker
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
 from penstock.server import tasks

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.access.tls import ServerTls
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.errors import BadRequest, Unavailable
 from penstock.server.dispatch import Dispatch
 from penstock.server.tcp.connection import TcpConnection

@@ -18,9 +18,11 @@ import msgspec
 
 from penstock import validation
 from penstock.batch import Batch
-from penstock.broker import LOCAL, Broker, Client, Stream, StreamRequest
+from penstock.broker.access import LOCAL, Client
+from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of
 from penstock.broker.events import Event, Listener, TasksWanted
+from penstock.broker.leases import Stream, StreamRequest
 from penstock.broker.reply_size import size_of, split
 from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, PenstockError
 from penstock.model import Outcome, Receipt
