@@ -187,8 +187,7 @@ class App:
 
     def workers(self) -> list[WorkerView]:
         """Workers that have reported to the broker, of this app and of others."""
-        session = self.open_session()
-        return session.execute(ops.Workers())
+        return self.open_session().execute(ops.Workers())
 
     async def aworkers(self) -> list[WorkerView]:
         """Asyncio version of `workers()`."""
@@ -269,25 +268,23 @@ class App:
         spec = spec_of(task, name, cron, timezone, missed, is_paused)
         session = self.open_session()
         self.declarations.ensure(session, spec.queue)
-        return self._set_schedule(session, spec)
+        return session.execute(ops.SetSchedule(spec))
 
     def schedules(self) -> list[ScheduleView]:
         """All schedules that the broker keeps, whoever made them."""
-        session = self.open_session()
-        return session.execute(ops.Schedules())
+        return self.open_session().execute(ops.Schedules())
 
     def pause_schedule(self, name: str) -> ScheduleView:
         """No ticks until it is resumed, whoever declares it meanwhile."""
-        return self._set_schedule(self.open_session(), _paused(name, self.schedules(), is_paused=True))
+        return self.open_session().execute(ops.SetSchedule(_paused(name, self.schedules(), is_paused=True)))
 
     def resume_schedule(self, name: str) -> ScheduleView:
         """Go on with the next tick; those that came while it was paused are gone."""
-        return self._set_schedule(self.open_session(), _paused(name, self.schedules(), is_paused=False))
+        return self.open_session().execute(ops.SetSchedule(_paused(name, self.schedules(), is_paused=False)))
 
     def delete_schedule(self, name: str) -> None:
         """End a schedule. One that a task declares comes back when its worker starts again."""
-        session = self.open_session()
-        session.execute(ops.DeleteSchedule(name))
+        self.open_session().execute(ops.DeleteSchedule(name))
 
     def prune_schedules(self) -> list[str]:
         """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
@@ -319,16 +316,12 @@ class App:
         return await (await self.open_async_session()).execute(ops.Schedules())
 
     async def apause_schedule(self, name: str) -> ScheduleView:
-        session = await self.open_async_session()
-        return await session.execute(
-            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=True))
-        )
+        spec = _paused(name, await self.aschedules(), is_paused=True)
+        return await (await self.open_async_session()).execute(ops.SetSchedule(spec))
 
     async def aresume_schedule(self, name: str) -> ScheduleView:
-        session = await self.open_async_session()
-        return await session.execute(
-            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=False))
-        )
+        spec = _paused(name, await self.aschedules(), is_paused=False)
+        return await (await self.open_async_session()).execute(ops.SetSchedule(spec))
 
     async def adelete_schedule(self, name: str) -> None:
         await (await self.open_async_session()).execute(ops.DeleteSchedule(name))
@@ -339,9 +332,6 @@ class App:
             with suppress(ScheduleNotFound):
                 await self.adelete_schedule(name)
         return names
-
-    def _set_schedule(self, session: Session, spec: ScheduleSpec) -> ScheduleView:
-        return session.execute(ops.SetSchedule(spec))
 
     # operations on many jobs
 
@@ -368,8 +358,7 @@ class App:
 
     def begin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
         """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
-        session = self.open_session()
-        return session.execute(new_operation(action, job_search.filter_of(filters)))
+        return self.open_session().execute(new_operation(action, job_search.filter_of(filters)))
 
     async def abegin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
         """Asyncio version of `begin()`."""
@@ -377,8 +366,7 @@ class App:
 
     def operation(self, operation_id: str) -> OperationView:
         """How far an operation is. Raises `OperationNotFound`."""
-        session = self.open_session()
-        return session.execute(ops.FindOperation(operation_id))
+        return self.open_session().execute(ops.FindOperation(operation_id))
 
     async def aoperation(self, operation_id: str) -> OperationView:
         """Asyncio version of `operation()`."""
@@ -386,8 +374,7 @@ class App:
 
     def operations(self) -> list[OperationView]:
         """Operations that run and those that did lately, the newest first."""
-        session = self.open_session()
-        return session.execute(ops.ListOperations())
+        return self.open_session().execute(ops.ListOperations())
 
     async def aoperations(self) -> list[OperationView]:
         """Asyncio version of `operations()`."""
@@ -395,8 +382,7 @@ class App:
 
     def stop_operation(self, operation_id: str) -> OperationView:
         """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
-        session = self.open_session()
-        return session.execute(ops.StopOperation(operation_id))
+        return self.open_session().execute(ops.StopOperation(operation_id))
 
     async def astop_operation(self, operation_id: str) -> OperationView:
         """Asyncio version of `stop_operation()`."""

@@ -33,8 +33,7 @@ class Job(Generic[T]):
 
     def info(self) -> TaskView:
         """All that is known about it, with the history of its runs."""
-        session = self._app.open_session()
-        return session.execute(ops.FindTask(self.id))
+        return self._app.open_session().execute(ops.FindTask(self.id))
 
     def status(self) -> TaskState:
         """Where it stands: `scheduled`, `pending`, `blocked`, `running`, `completed`, `failed`, `dead`, `cancelled`."""
@@ -58,13 +57,11 @@ class Job(Generic[T]):
 
     def cancel(self) -> TaskView:
         """Make it final. A running worker is notified; whatever the run still returns is discarded."""
-        session = self._app.open_session()
-        return session.execute(ops.CancelTask(self.id))
+        return self._app.open_session().execute(ops.CancelTask(self.id))
 
     def retry(self) -> TaskView:
         """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
-        session = self._app.open_session()
-        return session.execute(ops.RetryTask(self.id))
+        return self._app.open_session().execute(ops.RetryTask(self.id))
 
     # the same, awaited
 

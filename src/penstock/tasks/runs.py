@@ -43,13 +43,9 @@ def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
             value = error
             if os.getpid() == pid and not isinstance(error, Exception | SystemExit):
                 raise
-        if os.getpid() != pid:
-            _end_fork(value)
-        ended = ending(value, task, context.attempt)
-        run_after(task.app.middleware, context, ended)
+        return _ended(task, context, value, pid)
     finally:
         current.reset(token)
-    return ended
 
 
 async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
@@ -71,12 +67,16 @@ async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> E
             value = error
             if os.getpid() == pid and not isinstance(error, Exception | SystemExit):
                 raise
-        if os.getpid() != pid:
-            _end_fork(value)
-        ended = ending(value, task, context.attempt)
-        run_after(task.app.middleware, context, ended)
+        return _ended(task, context, value, pid)
     finally:
         current.reset(token)
+
+
+def _ended(task: AnyTask, context: TaskContext, value: Any, pid: int) -> Ending:
+    if os.getpid() != pid:
+        _end_fork(value)
+    ended = ending(value, task, context.attempt)
+    run_after(task.app.middleware, context, ended)
     return ended
 
 
