@@ -9,13 +9,15 @@ import pytest
 
 from penstock import operations as ops
 from penstock.access.grants import Principal, parse_grants
-from penstock.broker import Action, Broker, Client
+from penstock.broker.access import Client
 from penstock.broker.audit import LINES_MAX, OTHERS, WINDOW_US, Lines
+from penstock.broker.broker import Broker
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, QueueNotFound, TaskNotFound
 from penstock.model import AUDIT_QUEUE
 from penstock.model_audit import AuditFilter, AuditRecord, Caller
+from penstock.operations.base import Action
 from penstock.shard.audit import Draft
 from penstock.telemetry.logs import context
 from tests.support.broker_loop import on_uvloop
