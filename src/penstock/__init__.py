@@ -185,6 +185,9 @@ def connect(
     urls: str | Sequence[str],
     *,
     token: str | None = None,
+    tls_ca: str | Path | None = None,
+    tls_certificate: str | Path | None = None,
+    tls_key: str | Path | None = None,
     client: str | None = None,
     producer: str | None = None,
     linger_ms: float | None = None,
@@ -197,6 +200,8 @@ def connect(
 ) -> Penstock:
     """Connect to a broker: `penstock://host:port`, or `http://host:port`; several URLs are tried in turn.
 
+    With TLS it is `penstocks://` or `https://`: `tls_ca` is a file with the authorities to trust in place of the
+    system's, `tls_certificate` and `tls_key` prove who the client is.
     `client` is a name for this program, for the broker's metrics and logs. A call fails with `Unavailable` when
     it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. A limit that says when it
     will have room is waited for, up to `rate_limit_seconds` (`timeout` when None). With `linger_ms`, concurrent pushes
@@ -209,6 +214,9 @@ def connect(
     wanted = settings(
         urls,
         token=token,
+        tls_ca=tls_ca,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
         client=client,
         producer=producer,
         linger_ms=linger_ms,

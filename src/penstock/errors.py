@@ -39,6 +39,7 @@
     ├── SparkMissing            spark_missing: Spark, or the Java that it needs, is not installed
     ├── ServerError             between a client and its broker
     │   ├── Unavailable             unavailable
+    │   ├── TlsFailed               tls_failed
     │   └── Internal                internal
     └── StorageError            the disk under the shard
         ├── NotADataDirectory       not_a_data_directory
@@ -368,6 +369,13 @@ class Unavailable(ServerError):
 
     code = "unavailable"
     hint_default = "check that the broker runs and the address is right, then try again"
+
+
+class TlsFailed(ServerError):
+    """The broker or the client could not prove itself, or one of them does not speak TLS; nothing was sent."""
+
+    code = "tls_failed"
+    hint_default = "docs/security.md has a section about TLS"
 
 
 class Internal(ServerError):

@@ -157,7 +157,7 @@ Url = Annotated[
         "-u",
         envvar="PENSTOCK_URL",
         show_envvar=False,
-        help="penstock://host:port, http://host:port, or a data directory. [env: PENSTOCK_URL]",
+        help="penstock://host:port, http://host:port (TLS: penstocks, https), or a data directory. [env: PENSTOCK_URL]",
         rich_help_panel=WHERE,
     ),
 ]

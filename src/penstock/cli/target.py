@@ -93,7 +93,12 @@ def named(name: str | None = None) -> Context | None:
 @command(app)
 def add(
     name: ContextName,
-    url: Annotated[str, typer.Argument(metavar="URL", help="penstock://host:port, http://host:port, or a directory.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="penstock://host:port, http://host:port (TLS: penstocks, https), or a directory."
+        ),
+    ],
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -12,13 +12,14 @@ at once when there is another to go to; otherwise it closes, when what it has ha
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import limits
 from penstock.batch import encode_one
-from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
+from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.model import MessageId, Outcome, Receipt
 from penstock.remote import request as asking
@@ -30,6 +31,7 @@ from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.session import RemoteSession
 from penstock.remote.settings import Settings
+from penstock.remote.tls import explained
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.wire.frames import Buffer, Splitter
@@ -48,7 +50,7 @@ class AsyncSession(RemoteSession):
         self.exchange = Exchange(None if settings.producer else nameless(settings.rng))
         self.loop: Any = None  # an event loop, from the first use on
         self._hook = self._tell
-        self.pool = HttpPool(self) if settings.addresses[0].scheme == "http" else None
+        self.pool = HttpPool(self) if settings.addresses[0].is_http else None
         self._transport: Transport | None = None
         self._waiting: deque[Request] = deque()  # for a connection, or for room among the pushes
         self._connecting: asyncio.Task[None] | None = None
@@ -286,7 +288,9 @@ class AsyncSession(RemoteSession):
         """The connection is gone."""
         why = f"the connection to {self._connector.address} was lost: {error or 'the broker closed it'}"
         if self._transport is None:
-            self.exchange.fail(self.exchange.refused or Unavailable(why))
+            failure = explained(error, self._connector.address) if isinstance(error, ssl.SSLError) else None
+            told = failure if isinstance(failure, TlsFailed) else Unavailable(why)
+            self.exchange.fail(self.exchange.refused or told)
             return
         self._transport = None
         self._out = []

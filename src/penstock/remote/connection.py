@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock import operations as ops
-from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
+from penstock.errors import BadRequest, Closed, PenstockError, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange, Garbled, tell
@@ -20,6 +21,7 @@ from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.settings import Address, Settings
+from penstock.remote.tls import ClientTls, explained, no_answer, read_now, shutdown_both
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
 READ_BYTES: Final = 1 << 18
@@ -33,6 +35,7 @@ class Shared:
         self.closing = threading.Event()
         self.producer: Producer | None = None  # a named one; otherwise each connection has its own
         self.naming = threading.Lock()
+        self.tls = ClientTls(settings.tls)
         self.place = 0  # of the address that answered last
 
     def micros(self, seconds: float) -> int:
@@ -104,8 +107,10 @@ class Connection:
 
     def interrupt(self) -> None:
         """From another thread: end whatever this one waits for."""
-        with suppress(OSError, AttributeError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):
+                shutdown_both(connection.plain if isinstance(connection, HttpSocket) else connection)
 
     @property
     def is_usable(self) -> bool:
@@ -131,12 +136,18 @@ class Connection:
             try:
                 self._connect(address, max(0.001, min(left, self._settings.connect_seconds)))
                 self._greet(deadline)
+            except TlsFailed:
+                self.close()
+                raise
+            except ssl.SSLError as error:
+                self.close()
+                failure = self._tls_failure(error, address)
             except TimeoutError:  # the last try may have had hardly any time: the one before it tells more
                 self.close()
                 failure = failure or Unavailable(f"no broker answers at {address}: timed out")
             except (OSError, Garbled) as error:
                 self.close()
-                failure = Unavailable(f"no broker answers at {address}: {str(error) or type(error).__name__}")
+                failure = no_answer(address, error)
             except Unavailable as error:
                 self.close()
                 failure = error
@@ -156,9 +167,9 @@ class Connection:
             if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this
                 made.close()
                 raise Closed("this Penstock is closed")
-            return made
+            return self._shared.tls.wrap(made, address) if address.is_tls else made
 
-        if address.scheme == "http":
+        if address.is_http:
             self._socket = HttpSocket(connect, Head(self._settings, address), self._settings.clock)
         else:
             self._socket = connect()
@@ -170,6 +181,13 @@ class Connection:
             self._shared.closing.is_set()
         ):  # whoever closed the session may have been too early to interrupt this connection
             raise Closed("this Penstock is closed")
+
+    def _tls_failure(self, error: ssl.SSLError, address: Address) -> PenstockError:
+        """Why TLS failed after the handshake, or was cut off within it."""
+        failure = explained(error, address)
+        if isinstance(failure, TlsFailed):
+            raise failure from error
+        return no_answer(address, failure)
 
     def _greet(self, deadline: int) -> None:
         settings, shared = self._settings, self._shared
@@ -215,7 +233,9 @@ class Connection:
         if self._socket is None or not self._poll.poll(0):
             return
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = read_now(self._socket, READ_BYTES)
+            if data is None:
+                return
             self.exchange.received(data)
         except (OSError, Garbled):
             data = b""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock import operations as ops
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, TlsFailed, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.connection import check_protocol
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
+from penstock.remote.tls import ClientTls, explained, no_answer
 from penstock.wire.frames import Buffer
 
 if TYPE_CHECKING:
@@ -26,6 +28,18 @@ class Transport(Protocol):
     def is_closing(self) -> bool: ...
 
     def close(self) -> None: ...
+
+
+class TlsTransport:
+    """Sends the frames of a call as one record, or a few: TLS would make a record of each."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.is_closing = transport.is_closing
+        self.close = transport.close
+
+    def writelines(self, data: list[Buffer], /) -> None:
+        self._transport.write(b"".join(data))
 
 
 class Wire(asyncio.Protocol):
@@ -62,6 +76,7 @@ class Connector:
         self._session = session
         self._settings = session.settings
         self._place = 0
+        self.tls = ClientTls(session.settings.tls)
         self._wire: Wire | None = None
         self.failure: PenstockError | None = None  # of the last try
 
@@ -99,13 +114,15 @@ class Connector:
             try:
                 async with asyncio.timeout(left):
                     return await self._connect(loop)
+            except TlsFailed:
+                self.drop()
+                raise
             except TimeoutError:  # the last try may have had hardly any time: the one before it tells more
                 self.drop()
                 self.failure = self.failure or Unavailable(f"no broker answers at {self.address}: timed out")
             except (OSError, Unavailable) as error:
                 self.drop()
-                text = str(error.message if isinstance(error, Unavailable) else error) or type(error).__name__
-                self.failure = Unavailable(f"no broker answers at {self.address}: {text}")
+                self.failure = no_answer(self.address, error.message if isinstance(error, Unavailable) else error)
             except BaseException:
                 self.drop()
                 raise
@@ -121,11 +138,23 @@ class Connector:
             await self._greet(pool)
             return pool
         self._wire = wire = Wire(self._session)
-        await loop.create_connection(lambda: wire, self.address.host, self.address.port)
-        assert wire.transport is not None
+        transport = await self._dial(loop, wire)
         self._session.exchange.connected()
-        await self._greet(wire.transport)
-        return wire.transport
+        await self._greet(transport)
+        return transport
+
+    async def _dial(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> Transport:
+        address = self.address
+        if not address.is_tls:
+            await loop.create_connection(lambda: wire, address.host, address.port)
+            assert wire.transport is not None
+            return wire.transport
+        try:
+            await loop.create_connection(lambda: wire, address.host, address.port, ssl=self.tls.context())
+        except ssl.SSLError as error:
+            raise explained(error, address) from error
+        assert wire.transport is not None
+        return TlsTransport(wire.transport)
 
     async def _greet(self, transport: Transport) -> None:
         settings, exchange = self._settings, self._session.exchange

@@ -26,6 +26,7 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError, TooLarge, Unavailable
 from penstock.remote.producer import Producer
 from penstock.remote.settings import Address, Settings
+from penstock.remote.tls import read_now
 from penstock.version import VERSION
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import HTTP_PATH, MEDIA_TYPE, PROTOCOL_VERSION, Buffer
@@ -208,10 +209,12 @@ class HttpSocket:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if poll.poll(0):
-            if responses.is_complete:
-                return False  # it was closed, or what comes was not asked for
             try:
-                responses.feed(self._socket.recv(65_536))
+                data = read_now(self._socket, 65_536)
+                if data is not None:
+                    if responses.is_complete:
+                        return False  # it was closed, or what comes was not asked for
+                    responses.feed(data)
             except (OSError, Refused):
                 return False
         return responses.is_complete and responses.keep_alive
@@ -219,8 +222,10 @@ class HttpSocket:
     def settimeout(self, seconds: float) -> None:
         self._socket.settimeout(seconds)
 
-    def shutdown(self, how: int) -> None:
-        self._socket.shutdown(how)
+    @property
+    def plain(self) -> socket.socket:
+        """The socket underneath."""
+        return self._socket
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -12,15 +12,17 @@ that was sent before is still read, so that the session can give back what it ho
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import InvalidField, PenstockError, TlsFailed, Unavailable
 from penstock.remote.exchange import tell
 from penstock.remote.http import IDLE_SECONDS_MAX, Head, Refused, Responses
+from penstock.remote.tls import ClientTls, explained
 from penstock.wire.frames import HEAD, HEAD_BYTES, Buffer, Splitter
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class HttpConnection(asyncio.Protocol):
         """Send a request; the last response is over."""
         self.post, post.connection = post, self
         self._responses.begin()
-        self.transport.writelines((head, post.body))
+        self.transport.write(head + post.body)
 
     def data_received(self, data: bytes) -> None:
         post = self.post
@@ -120,8 +122,9 @@ class HttpConnection(asyncio.Protocol):
     def half_close(self) -> None:
         """Nobody waits for the answer any more; what has been sent is still read."""
         self.is_usable = False
-        with suppress(OSError, RuntimeError):  # the connection is gone
-            self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS has no half-closed connections: there it ends when the time is over
+            with suppress(OSError, RuntimeError):  # the connection is gone
+                self.transport.write_eof()
 
 
 class HttpPool:
@@ -131,6 +134,7 @@ class HttpPool:
         self._session = session
         self._exchange = session.exchange
         self._settings = session.settings
+        self._tls = ClientTls(session.settings.tls)
         self._address = session.settings.addresses[0]
         self._head = Head(self._settings, self._address)
         self._idle: list[HttpConnection] = []
@@ -277,8 +281,17 @@ class HttpPool:
         try:
             async with asyncio.timeout(self._settings.connect_seconds):
                 _, connection = await self._session.loop.create_connection(
-                    lambda: HttpConnection(self), address.host, address.port
+                    lambda: HttpConnection(self),
+                    address.host,
+                    address.port,
+                    ssl=self._tls.context() if address.is_tls else None,
                 )
+        except InvalidField as error:
+            self._tell(post, error)
+            return
+        except ssl.SSLError as error:
+            self._untrusted(post, explained(error, address))
+            return
         except (OSError, TimeoutError) as error:
             self.lost(post, str(error) or type(error).__name__, is_unsent=True)
             return
@@ -286,6 +299,12 @@ class HttpPool:
             self._send(post, connection)
         else:  # it was given up meanwhile
             connection.transport.abort()
+
+    def _untrusted(self, post: Post, failure: Exception) -> None:
+        if isinstance(failure, TlsFailed) and self._is_greeting(post):
+            self._tell(post, failure)
+        else:
+            self.lost(post, str(failure), is_unsent=True)
 
     def _send(self, post: Post, connection: HttpConnection) -> None:
         connection.send(post, self._head.of(len(post.body), self._exchange.producer))

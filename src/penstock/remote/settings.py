@@ -1,4 +1,7 @@
-"""Where brokers are: `penstock://host:port` or `http://host:port`, one or several.
+"""Where brokers are: `penstock://host:port` or `http://host:port`, one or several; with TLS `penstocks:` or `https:`.
+
+A URL with TLS may name the files that it needs: `penstocks://host?tls_ca=/etc/penstock/ca.pem`. So whatever takes a URL
+takes them too.
 
 How a client behaves: checked once, then trusted.
 
@@ -7,12 +10,13 @@ From settings to a session. Sessions are loaded when first used.
 
 from __future__ import annotations
 
+import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
@@ -20,10 +24,21 @@ from penstock import limits
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField
 from penstock.model import check_name, check_seconds
+from penstock.remote.tls import TlsFiles
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+|\[[0-9A-Fa-f:.]+\]:\d+")
-PORTS: Final = {"penstock": 7710, "http": 7711}
-_HINT: Final = "a URL is like penstock://localhost:7710 or http://localhost:7711; several are separated by commas"
+PORTS: Final = {"penstock": 7710, "http": 7711, "penstocks": 7710, "https": 7711}
+TLS_SCHEMES: Final = frozenset({"penstocks", "https"})
+# The options of `connect`, which a URL may have too, and the variables in place of them.
+TLS_VARIABLES: Final = {
+    "tls_ca": "PENSTOCK_TLS_CA",
+    "tls_certificate": "PENSTOCK_TLS_CLIENT_CERTIFICATE",
+    "tls_key": "PENSTOCK_TLS_CLIENT_KEY",
+}
+_HINT: Final = (
+    "a URL is like penstock://localhost:7710 or http://localhost:7711, with TLS penstocks:// or https://; "
+    "several are separated by commas"
+)
 
 
 class Address(NamedTuple):
@@ -33,6 +48,14 @@ class Address(NamedTuple):
     host: str
     port: int
 
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme in TLS_SCHEMES
+
+    @property
+    def is_http(self) -> bool:
+        return self.scheme in {"http", "https"}
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
@@ -40,13 +63,34 @@ class Address(NamedTuple):
 
 def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     """All the places that are named, in order; they must speak the same protocol."""
-    texts = urls.split(",") if isinstance(urls, str) else list(urls)
-    parsed = tuple(_address(text) for text in texts)
+    parsed = tuple(_address(text) for text in _texts(urls))
     if not parsed:
         raise InvalidField("url: there is none", hint=_HINT)
     if len({address.scheme for address in parsed}) > 1:
         raise InvalidField(f"url: {urls!r} mixes protocols", hint=_HINT)
     return parsed
+
+
+def _texts(urls: str | Sequence[str]) -> list[str]:
+    return urls.split(",") if isinstance(urls, str) else list(urls)
+
+
+def tls_files(
+    urls: str | Sequence[str], options: Mapping[str, object], environment: Mapping[str, str] = os.environ
+) -> TlsFiles:
+    """The files that TLS needs: those of the options, of the URLs, of the environment; the first that has one wins."""
+    queries: dict[str, str] = {}
+    for text in _texts(urls):
+        queries |= parse_qsl(urlsplit(text).query)
+    paths = {}
+    for name, variable in TLS_VARIABLES.items():
+        option = options[name]
+        if option is not None and not isinstance(option, str | os.PathLike):
+            raise InvalidField(f"{name}: {option!r} is not a path")
+        paths[name.removeprefix("tls_")] = os.fspath(option or queries.get(name) or environment.get(variable, ""))
+    if paths["key"] and not paths["certificate"]:
+        raise InvalidField("tls_key: of no use without tls_certificate")
+    return TlsFiles(**paths)
 
 
 def spelt_out(url: str) -> str:
@@ -66,10 +110,19 @@ def _address(text: object) -> Address:
         port = parts.port
     except ValueError:
         raise InvalidField(f"url: {_without_password(url)!r} is not a URL", hint=_HINT) from None
-    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password
+    extra = parts.path.strip("/") or parts.fragment or parts.username or parts.password or not _is_query(parts)
     if parts.scheme not in PORTS or not parts.hostname or extra or port == 0:
         raise InvalidField(f"url: {_without_password(url)!r} is not the URL of a broker", hint=_HINT)
     return Address(parts.scheme, parts.hostname, port or PORTS[parts.scheme])
+
+
+def _is_query(parts: SplitResult) -> bool:
+    """Whether the query of a URL is empty, or names files for TLS."""
+    try:
+        names = [name for name, _ in parse_qsl(parts.query, strict_parsing=bool(parts.query))]
+    except ValueError:
+        return False
+    return not names or (parts.scheme in TLS_SCHEMES and set(names) <= TLS_VARIABLES.keys())
 
 
 def _without_password(url: str) -> str:
@@ -81,6 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """See `penstock.connect` for what they mean. Durations are seconds."""
 
     addresses: tuple[Address, ...]
+    tls: TlsFiles
     token: str
     client: str
     producer: str  # empty: nobody can take over from this one
@@ -103,6 +157,9 @@ def settings(
     urls: str | Sequence[str],
     *,
     token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
     client: str | None = None,
     producer: str | None = None,
     linger_ms: float | None = None,
@@ -116,8 +173,13 @@ def settings(
     rng: random.Random | None = None,
 ) -> Settings:
     """Settings from the arguments of `connect`."""
+    parsed = addresses(urls)
+    options = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
+    if not parsed[0].is_tls and any(options.values()):
+        raise InvalidField("tls_ca, tls_certificate, tls_key: this URL is without TLS", hint=_HINT)
     return Settings(
-        addresses=addresses(urls),
+        addresses=parsed,
+        tls=tls_files(urls, options) if parsed[0].is_tls else TlsFiles(),
         token=_token(token),
         client=_text(client, "client"),
         producer=check_name(producer, "producer") if producer is not None else "",
