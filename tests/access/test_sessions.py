@@ -201,9 +201,11 @@ def test_a_code_counts_once_and_for_ten_minutes(sessions, ann, clock):
     code, late = sessions.new_code(ann), sessions.new_code(ann)
     clock.advance(seconds=599)
     assert sessions.redeem(code) is ann
+    with pytest.raises(NotAuthenticated, match="used already"):
+        sessions.redeem(code)
     clock.advance(seconds=1)
 
-    for used in (code, late, "", "x", "A" * 43, "\ud800"):
+    for used in (late, "", "x", "A" * 43, "\ud800"):
         with pytest.raises(NotAuthenticated, match="penstock dashboard"):
             sessions.redeem(used)
 
