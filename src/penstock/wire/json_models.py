@@ -21,7 +21,7 @@ ONE_PROOF: Final = {"oneOf": [{"required": ["receipts"]}, {"required": ["lease_i
 Instant = Annotated[datetime, Meta(tz=True)]
 Delay = Annotated[float, Meta(ge=0, le=limits.delay_seconds_max * 1000)]
 Ttl = Annotated[float, Meta(ge=0.001, le=limits.delay_seconds_max * 1000)]
-LeaseMs = Annotated[float, Meta(ge=1, le=limits.lease_seconds_max * 1000)]
+LeaseMs = Annotated[float, Meta(ge=limits.lease_seconds_min * 1000, le=limits.lease_seconds_max * 1000)]
 PriorityName = Literal["background", "low", "normal", "high", "critical"]
 Priority = Annotated[int, Meta(ge=0, le=limits.priority_max)] | PriorityName
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | str
@@ -35,6 +35,7 @@ Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; a
 Ids = Annotated[list[str], Meta(max_length=limits.lease_messages_max)]
 Wait = Annotated[float, Meta(ge=0, le=limits.wait_seconds_max * 1000)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+SessionMs = Annotated[float, Meta(ge=limits.session_seconds_min * 1000, le=limits.session_seconds_max * 1000)]
 Attempts = Annotated[int, Meta(ge=1, le=limits.attempts_max)]
 TaskId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="A UUID.")]
 TaskType = Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,200}$")]
@@ -45,7 +46,7 @@ JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 RANGES: Final[dict[str, Any]] = {
     "cpu_percent": Annotated[float, Meta(ge=0, le=1e9)],
     "delay_seconds": Delay,
-    "depends_on": Annotated[list[TaskId], Meta(max_length=10_000)],
+    "depends_on": Annotated[list[TaskId], Meta(max_length=limits.task_parents_max)],
     "from_offset": Offset,
     "generation": Id63,
     "held": Annotated[list[str], Meta(max_length=limits.partitions_max)],
@@ -54,9 +55,9 @@ RANGES: Final[dict[str, Any]] = {
     "max_attempts": Attempts,
     "offset": Offset,
     "partition": Partition,
-    "rate": Annotated[float, Meta(gt=0, le=1e9)],
+    "rate": Annotated[float, Meta(ge=limits.per_second_min, le=limits.per_second_max)],
     "run_seconds": Annotated[float, Meta(ge=0, le=1e15)],
-    "session_seconds": Annotated[float, Meta(ge=100, le=3_600_000)],
+    "session_seconds": SessionMs,
     "start": Position,
     "task_id": TaskId,
     "task_type": TaskType,

@@ -31,8 +31,8 @@ from penstock.wire.json_reader import OneOrMany
 from penstock.wire.json_shapes import KINDS, Kind, Shape, list_of, new_struct, shape_of
 
 T = TypeVar("T")
-TASKS_MAX: Final = 100_000  # in one request
-PAGE_MAX: Final = 1_000
+TASKS_MAX: Final = limits.tasks_submitted_max
+PAGE_MAX: Final = limits.task_page_max
 FINISHES_MAX: Final = limits.lease_messages_max
 DEFAULT_QUEUE: Final = "default"
 
