@@ -31,7 +31,7 @@ def best(workload: str) -> Best:
 
 
 def best_gathered() -> Best:
-    """The same with single messages gathered by the client (W2)."""
+    """As `best`, with single messages gathered by the client (W2)."""
     return _most(_rows(GATHERED, "W2"), "rate")
 
 

@@ -55,7 +55,7 @@ def delayed(seconds_max: float) -> list[list[Message]]:
 
 
 def delayed_tables(count: int, seconds_max: float) -> Iterator[pa.Table]:
-    """The same as `count` tables, each with delays of its own."""
+    """Delayed messages as `count` tables, each with delays of its own."""
     rng = np.random.default_rng(4)
     for items in islice(cycle(lists()), count):
         delays = rng.integers(60_000_000, round(seconds_max * 1e6), len(items)).astype("timedelta64[us]")

@@ -45,7 +45,7 @@ def status_behind(setting: Setting, tasks: int) -> Work:
     exponent_max=CONSTANT,
 )
 def status_behind_batches(setting: Setting, tasks: int) -> Work:
-    """The same when they came many at a time."""
+    """One that was there before, when many came after it, many in a frame."""
     (old,) = _enqueue(setting, 1)
     run_operation(setting.session, ops.ListTasks(TaskFilter()))
     _enqueue(setting, tasks)

@@ -44,7 +44,7 @@ def against_peers(scale: Scale) -> list[Row]:
 
 
 def gathered(scale: Scale) -> list[Row]:
-    """The same with `linger_ms`."""
+    """64 tasks of the SDK on one connection, with `linger_ms`."""
     peer, name = peers.best_gathered()
     rate = pushed(1.0)
     floor = None if peer is None else 2 * peer

@@ -59,7 +59,7 @@ FULL = [
 
 
 def sound(batch: Batch) -> Batch:
-    """The same batch as someone far away would receive it."""
+    """The batch as a remote peer would receive it."""
     return Batch.parse(batch.data, validate=True)
 
 

@@ -52,7 +52,7 @@ def _no_arrow(monkeypatch):
 
 
 def resealed(data: bytes | bytearray) -> bytes:
-    """The same bytes with a length and a CRC that fit."""
+    """The bytes with a length and a CRC that fit."""
     spoilt = bytearray(data)
     struct.pack_into("<I", spoilt, 24, len(spoilt))
     spoilt[HEAD.size : HEADER.size] = CRC.pack(layout.crc_of(bytes(spoilt)))

@@ -142,7 +142,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 
 
 def waiting(way: Way, call: Callable[[], T]) -> Future[T]:
-    """The same, once the shard knows that somebody waits for a task, or for news."""
+    """As `in_thread`; returns once the shard knows that somebody waits for a task or a notification."""
     desk = way.session.tasks
     known = threading.Event()
     add, listen = desk.waiters.add, desk.registry.listen

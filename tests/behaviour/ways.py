@@ -123,7 +123,7 @@ class ForgetfulWay(Way):
 
 
 class SealedWay(ForgetfulWay):
-    """The same, with every message in a Parquet segment before anyone can ask for it."""
+    """As `ForgetfulWay`, with every message in a Parquet segment before anyone can read it."""
 
     def make(self) -> Session:
         disk: Disk = self.disk

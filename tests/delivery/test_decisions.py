@@ -134,7 +134,7 @@ PACKAGE: Final = Path(penstock.__file__).parent
 
 
 class PureMachine(QueueMachine):
-    """The same machine, with the state compared around every decision."""
+    """The queue machine, with the state compared around every decision."""
 
     def open_session(self) -> Session:
         session = super().open_session()

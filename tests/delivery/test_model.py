@@ -47,7 +47,7 @@ class PartitionOrderedMachine(QueueMachine):
 
 
 class DurableMachine(QueueMachine):
-    """The same on a disk: sealed, checkpointed, compacted, and reopened after clean and unclean stops."""
+    """The machine on a disk: sealed, checkpointed, compacted, and reopened after clean and unclean stops."""
 
     disk: ForgetfulDisk | None = None
     opened = 0

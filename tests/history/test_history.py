@@ -56,7 +56,7 @@ def rows_of(history: History, moment: Moment, queue: str, limits: Limits | None 
 
 
 def as_read(ps: Penstock, name: str, partitions: list[str]) -> list[tuple[Any, ...]]:
-    """The same rows as the queue itself tells them."""
+    """The rows as the queue itself reads them."""
     rows = []
     for partition in partitions:
         for message in ps.queue(name).read(partition, limit=100_000):

@@ -1,4 +1,4 @@
-"""The same on a cluster: Spark standalone, a master and two workers on loopback, from pip's pyspark."""
+"""Reading and writing on a cluster: Spark standalone, a master and two workers on loopback, from pip's pyspark."""
 
 from __future__ import annotations
 

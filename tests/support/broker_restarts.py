@@ -31,7 +31,7 @@ def hold_a_port(rng: random.Random) -> socket.socket:
 
 @contextmanager
 def held_port(seed: int) -> Iterator[int]:
-    """The same for brokers in this process: one after the other may listen there."""
+    """A port held for brokers in this process: one after the other may listen there."""
     with hold_a_port(random.Random(seed)) as held:
         yield int(held.getsockname()[1])
 

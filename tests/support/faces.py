@@ -292,7 +292,7 @@ class RemoteFace(Face):
 
 
 class HttpFace(RemoteFace):
-    """The same over HTTP."""
+    """The blocking client over HTTP."""
 
     protocol = "http"
 
@@ -323,7 +323,7 @@ class AsyncRemoteFace(AsyncFace):
 
 
 class AsyncHttpFace(AsyncRemoteFace):
-    """The same over HTTP."""
+    """The asyncio client over HTTP."""
 
     protocol = "http"
 

@@ -500,7 +500,7 @@ def _refusal(error: Any) -> PenstockError:
 
 
 def end_with_client(session: Any, how: str, receipts: list[str], lease_id: str, args: dict[str, Any]) -> None:
-    """The same by a Python client, whose deliveries check what they are given."""
+    """Settle through the Python client, whose deliveries check their arguments."""
     from penstock import validation
     from penstock.model import Outcome
 

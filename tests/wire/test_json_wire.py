@@ -48,7 +48,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 def as_message(fields: dict[str, Any]) -> Message:
-    """The same in Python's words."""
+    """The message that JSON fields describe."""
     given = dict(fields)
     payload = msgspec.json.encode(given.pop("payload"))
     seconds = {name.removesuffix("_ms"): given.pop(name) / 1000 for name in ("delay_ms", "ttl_ms") if name in given}

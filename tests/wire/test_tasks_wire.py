@@ -36,7 +36,7 @@ STEPS = {"penstock": 7, "http": 41}  # between two cuts: HTTP takes many more by
 
 
 class AnyWorld(World):
-    """The same over either protocol."""
+    """A `World` over either protocol."""
 
     def __init__(self, protocol: str) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def doctor(
 def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
     """Look at a directory under its lock, and repair it if requested."""
     from penstock.repair import diagnose
-    from penstock.repair import repair as mend
+    from penstock.repair import repair as repair_directory
     from penstock.storage.disk import ReadOnlyDisk, RealDisk
     from penstock.storage.doctor import require_data_directory
 
@@ -58,7 +58,7 @@ def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
         with output.progress("examining", is_shown=is_shown) as tell:
             found = diagnose(disk, clock.now(), tell)
         if repair and not found.is_sound:
-            return mend(disk, found, clock, random.Random())
+            return repair_directory(disk, found, clock, random.Random())
         return found.report()
     finally:
         disk.close()

@@ -63,7 +63,7 @@ class Job(Generic[T]):
         """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
         return self._app.open_session().execute(ops.RetryTask(self.id))
 
-    # the same, awaited
+    # asyncio versions
 
     async def ainfo(self) -> TaskView:
         return await (await self._app.open_async_session()).execute(ops.FindTask(self.id))

@@ -327,7 +327,7 @@ class Workflow(Generic[T]):
             with suppress(TaskConflict):
                 job.cancel()
 
-    # the same, awaited
+    # asyncio versions
 
     async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109  (the twin of result)
         if self._app is None:

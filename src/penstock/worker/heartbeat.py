@@ -32,7 +32,7 @@ logger: Final = logging.getLogger("penstock.worker")
 
 INTERVAL_US: Final = round(limits.worker_heartbeat_seconds * 1_000_000)
 RETRY_US: Final = 1_000_000  # after an error
-NEWS_SECONDS: Final = 30.0
+NOTIFICATION_SECONDS: Final = 30.0
 
 
 class Usage:
@@ -111,8 +111,8 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Send a heartbeat now."""
-        news = await self._session.execute(ops.HeartbeatWorker(self.info()))
-        self._dispatcher.cancel(news.cancelled)
+        reply = await self._session.execute(ops.HeartbeatWorker(self.info()))
+        self._dispatcher.cancel(reply.cancelled)
 
     async def stop(self) -> None:
         """Send no heartbeat after this: one that follows the goodbye would register the worker again."""
@@ -124,16 +124,16 @@ class Heartbeat:
         self.next_at = self._clock.monotonic() + RETRY_US
         self._ticker.wake(self.next_at)
 
-    async def receive_news(self) -> None:
+    async def receive_cancellations(self) -> None:
         """Wait for cancelled tasks, and interrupt their runs, until cancelled."""
         while True:
             try:
-                news = await self._session.execute(ops.AwaitNews(self._settings.worker_id, NEWS_SECONDS))
-                self._dispatcher.cancel(news.cancelled)
+                reply = await self._session.execute(ops.AwaitNews(self._settings.worker_id, NOTIFICATION_SECONDS))
+                self._dispatcher.cancel(reply.cancelled)
             except (AccessError, Closed):
                 raise
             except PenstockError as error:
-                logger.debug("no news", extra={"error": str(error)})
+                logger.debug("cancellations could not be received", extra={"error": str(error)})
                 self._beat_soon()
                 await asyncio.sleep(self._rng.uniform(0.5, 1.0))
 

@@ -91,7 +91,11 @@ class WorkerRuntime:
         roles: list[Role] = [self.heartbeat, self._extender, self._deadlines, self._buffer_timeout]
         create = asyncio.get_running_loop().create_task
         self._lease_task = create(self._leases.run())
-        self.background = [self._lease_task, create(self._ticker.run(roles)), create(self.heartbeat.receive_news())]
+        self.background = [
+            self._lease_task,
+            create(self._ticker.run(roles)),
+            create(self.heartbeat.receive_cancellations()),
+        ]
         self._watchdog.start()
         if self._processes is not None:
             self._processes.open()
