@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.access.extras import security_extra
 from penstock.clock import Clock
 from penstock.errors import InvalidField
 
@@ -36,6 +37,8 @@ class Maker:
     """Makes certificates as of one moment."""
 
     def __init__(self, clock: Clock) -> None:
+        with security_extra("penstock tls init"):
+            import cryptography  # noqa: F401
         self._now = datetime.fromtimestamp(clock.now() // 1_000_000, UTC)
 
     def authority(self, name: str) -> Authority:

@@ -70,6 +70,7 @@ class ServerTls:
         self.failure = ""  # why the last reload failed
         self._clock = clock
         self._tried: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = ()
         self.loaded = self._load()
 
     @property
@@ -82,9 +83,12 @@ class ServerTls:
         return self.loaded.validity.end
 
     def reload_if_changed(self) -> bool:
-        """Read the files again if one of them has changed. Whether there is a new certificate."""
-        stamps = _stamps(self.files)
-        if stamps in (self.loaded.stamps, self._tried):
+        """Read the files again if they have changed, but not since the last look: they are written one by one.
+
+        Whether there is a new certificate.
+        """
+        seen, self._seen = self._seen, _stamps(self.files)
+        if self._seen != seen or self._seen in (self.loaded.stamps, self._tried):
             return False
         return self.reload()
 

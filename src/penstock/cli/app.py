@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import dlq, groups, operations, output, pipeline, queues, schedules, target, tasks
+from penstock.cli import dlq, groups, operations, output, pipeline, queues, schedules, target, tasks, tls
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, tail, why
 from penstock.cli.demo import demo
@@ -42,6 +42,7 @@ def _add(panel: str, *commands: Callable[..., None]) -> None:
 
 
 _add("Broker", serve)
+app.add_typer(tls.app, name="tls", rich_help_panel="Broker")
 _add("Messages", push, lease, tail, peek)
 _add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why)
 app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
