@@ -247,8 +247,8 @@ def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = 
     try:
         options = msgspec.convert({**known, **changes}, QueueOptions)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        raise InvalidField(f"{place.rstrip('`') or 'queue options'}: {what}") from None
+        what, _, field = str(error).partition(" - at `$.")
+        raise InvalidField(f"{field.rstrip('`') or 'queue options'}: {what}") from None
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidField(f"queue options: {error}") from None
     for name, (least, greatest) in OPTION_RANGES.items():

@@ -45,9 +45,9 @@ class Target(NamedTuple):
 
 
 class ParentFound(msgspec.Struct, frozen=True):
-    """A task that others are to wait for, as the task index knows it. `place` is None while it is held itself."""
+    """A task that others are to wait for, as the task index knows it. `position` is None while it is held itself."""
 
-    place: MessageId | None
+    position: MessageId | None
     state: TaskState
 
 

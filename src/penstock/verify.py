@@ -111,9 +111,9 @@ def _bad_batches(examination: Examination) -> Iterator[str]:
 def _misplaced(partition: Partition) -> Iterator[str]:
     """Offsets that lie nowhere, or in two places."""
     where = f"queue {partition.queue.name!r}, partition {partition.name!r}"
-    places = sorted([*((extent.first, extent.end) for extent in partition.extents), *partition.lost])
+    positions = sorted([*((extent.first, extent.end) for extent in partition.extents), *partition.lost])
     position = partition.start
-    for first, end in places:
+    for first, end in positions:
         if first > position:
             yield f"{where}: offsets {position} to {first - 1} lie in no file"
         elif position > max(first, partition.start):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.batch import Batch, encode_one, encode_one_with, layout
-from penstock.batch.check import check_columns, check_places
+from penstock.batch.check import check_columns, check_positions
 from penstock.batch.layout import CRC, HEAD, HEADER
 from penstock.errors import BadBatch, InputError
 from penstock.model import ContentType, Message
@@ -64,7 +64,7 @@ def changed(data: bytes, position: int, new: bytes) -> bytes:
 
 
 def place(data: bytes, flag: int) -> int:
-    return Batch.parse(data, validate=True).places()[flag]
+    return Batch.parse(data, validate=True).positions()[flag]
 
 
 def refused(data: bytes) -> str:
@@ -327,7 +327,7 @@ def test_a_batch_of_one_is_judged_the_same_with_arrays_and_without(new, position
 
 
 def check_places_of(data: bytes) -> None:
-    check_places(data, Batch.parse(data, validate=False).places(), 1)
+    check_positions(data, Batch.parse(data, validate=False).positions(), 1)
 
 
 @settings(max_examples=400, deadline=None)

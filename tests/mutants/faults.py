@@ -95,8 +95,8 @@ FAULTS: Final = (
         "no-nonce-check",
         "a receipt settles whatever lease holds its message",
         "delivery/settle.py",
-        "        lease = core.leases.get(receipt.nonce)\n        place = lease.find",
-        "        lease = next(iter(core.leases.values()), None)\n        place = lease.find",
+        "        lease = core.leases.get(receipt.nonce)\n        position = lease.find",
+        "        lease = next(iter(core.leases.values()), None)\n        position = lease.find",
         ("tests/behaviour/test_settling.py", "tests/behaviour/test_leasing.py"),
     ),
     Fault(
@@ -240,8 +240,8 @@ FAULTS: Final = (
         "sinks-by-name-alone",
         "sinks of one name in two queues are one",
         "delivery/sinks.py",
-        "        place = entry.queue, entry.sink\n",
-        "        place = 0, entry.sink\n",
+        "        position = entry.queue, entry.sink\n",
+        "        position = 0, entry.sink\n",
         ("tests/shard/test_sinks.py",),
     ),
     Fault(

@@ -76,7 +76,7 @@ def test_a_task_that_waits_for_others_is_cancelled_with_its_children(rig):
 
     assert rig.held() == set()
     assert rig.work_off() == ["a"]
-    assert not rig.shard.core.tasks.places
+    assert not rig.shard.core.tasks.positions
 
 
 def test_a_task_that_is_not_where_it_was_seen_must_be_looked_up_again(rig):

@@ -131,7 +131,7 @@ def test_a_power_cut_at_any_operation_strands_nobody_and_lets_nobody_run_too_ear
         day.work_off()
 
         tasks = day.shard.core.tasks
-        left = [*tasks.held, *tasks.awaited, *tasks.places, *tasks.ripe]
+        left = [*tasks.held, *tasks.awaited, *tasks.positions, *tasks.ripe]
         assert left == [], f"operation {operation}"
         for number, workflow in ((0, "abcd"), (4, "xyz")):
             assert day.done < number or set(workflow) <= day.finished, f"operation {operation}: {day.finished}"

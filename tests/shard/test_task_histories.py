@@ -125,9 +125,9 @@ class History:
         known = changes.Kin(asked, {id_of(each): self.find(each) for each in self.parents if id_of(each) in asked})
         seen = self.find(name)
         try:
-            ticket = changes.retry(self.rig.shard, seen.place, id_of(name), seen.state, None, known)
+            ticket = changes.retry(self.rig.shard, seen.position, id_of(name), seen.state, None, known)
         except TaskConflict:
-            assert seen.place is None
+            assert seen.position is None
             assert any(self.end_of(parent) not in ("", "ok") for parent in self.parents[name])
             return
         self.rig.shard.confirm(ticket)
@@ -223,7 +223,7 @@ def test_any_history_of_any_graph_ends_with_everybody_served(seed):
     history.work_off()
 
     tasks = history.rig.shard.core.tasks
-    assert [*tasks.held, *tasks.awaited, *tasks.places, *tasks.where, *tasks.ripe] == []
+    assert [*tasks.held, *tasks.awaited, *tasks.positions, *tasks.where, *tasks.ripe] == []
     assert tasks.held_bytes == 0
     assert [name for name in history.parents if not history.end_of(name)] == []
     assert_accounts(history.rig.shard)

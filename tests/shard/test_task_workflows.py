@@ -37,7 +37,7 @@ def cancelled(rig: Rig) -> dict[str, str]:
 def idle(rig: Rig) -> bool:
     """Whether nothing is remembered of any task."""
     tasks = rig.shard.core.tasks
-    return not (tasks.held or tasks.awaited or tasks.places or tasks.where or tasks.ripe or tasks.held_bytes)
+    return not (tasks.held or tasks.awaited or tasks.positions or tasks.where or tasks.ripe or tasks.held_bytes)
 
 
 def test_a_parent_s_completion_and_its_children_s_release_are_one_frame(rig):

@@ -1,4 +1,4 @@
-"""The sealed table of tasks, and the task index made anew from it."""
+"""The sealed table of tasks, and the task index rebuilt from it."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def history(data):
 def test_it_goes_on_where_it_was(data, history, monkeypatch, caplog):
     position = data.position
     data.reopen()
-    monkeypatch.setattr("penstock.task_index.index.rebuild", lambda *arguments: pytest.fail("made anew"))
+    monkeypatch.setattr("penstock.task_index.index.rebuild", lambda *arguments: pytest.fail("rebuilt"))
 
     assert data.states() == history
     assert data.position >= position

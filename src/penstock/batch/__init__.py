@@ -108,7 +108,7 @@ class Batch:
         "_blob_bytes",
         "_cache",
         "_data",
-        "_places",
+        "_positions",
         "compressed",
         "count",
         "flags",
@@ -129,7 +129,7 @@ class Batch:
         self.compressed = compression != layout.PLAIN
         self.partitions = partitions
         self._data = data
-        self._places: dict[int, int] | None = None
+        self._positions: dict[int, int] | None = None
         self._cache = None
 
     @classmethod
@@ -238,7 +238,7 @@ class Batch:
         if self.compressed or self._data is None:
             return self.payload_column().get(row)
         data = self._data
-        position = self.places()[PAYLOAD] if self.flags else HEADER_BYTES
+        position = self.positions()[PAYLOAD] if self.flags else HEADER_BYTES
         start, end = BOUNDS.unpack_from(data, position + 4 * row)
         blob = position + layout.offsets_bytes(self.count)
         return bytes(data[blob + start : blob + end])
@@ -305,11 +305,11 @@ class Batch:
         check_batch_bytes(len(data) - blob_bytes + payload_bytes)
         return Batch(data, self.partitions)
 
-    def places(self) -> dict[int, int]:
+    def positions(self) -> dict[int, int]:
         """The position of each column in the bytes."""
-        if self._places is None:
-            self._places = layout.places(self.data, self.count, self.flags)
-        return self._places
+        if self._positions is None:
+            self._positions = layout.column_positions(self.data, self.count, self.flags)
+        return self._positions
 
     def _taken(self, flag: int, rows: Int64s) -> Any:
         column = self.column(flag)
@@ -335,7 +335,7 @@ class Batch:
 
     def _load(self, flag: int) -> Any:
         """A view of one column."""
-        position = self.places()[flag]
+        position = self.positions()[flag]
         data = self.data
         if flag in layout.FIXED:
             return np.frombuffer(data, layout.FIXED[flag], self.count, position)

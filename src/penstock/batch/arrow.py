@@ -71,7 +71,7 @@ class ArrowBatch(Batch):
         payload = arrays[layout.PAYLOAD]
         self._arrays = arrays
         self._data = None
-        self._places = None
+        self._positions = None
         self._cache = None
         self.count = len(payload)
         self.flags = sum(flag for flag in arrays if flag != layout.PAYLOAD)
@@ -324,8 +324,8 @@ def _partitions(table: pa.Table) -> fields.Partitions | None:
         return fields.partitions(encoded.to_pylist())  # refuses it too, and names the row
     if names is None:
         return None
-    places = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-    partitions: fields.Partitions = np.array([*names, None], object)[places].tolist()
+    positions = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    partitions: fields.Partitions = np.array([*names, None], object)[positions].tolist()
     return partitions
 
 

@@ -41,25 +41,25 @@ _INT64: Final = struct.Struct("<q")
 FEW: Final = 100
 
 
-def check_one(data: Buffer, flags: int, places: dict[int, int], payload_bytes: int) -> None:
+def check_one(data: Buffer, flags: int, positions: dict[int, int], payload_bytes: int) -> None:
     """Every column of a batch of one whose payload is not compressed."""
     if flags:
-        _check_one_options(data, flags, places)
-    if BOUNDS.unpack_from(data, places[layout.PAYLOAD]) != (0, payload_bytes):
+        _check_one_options(data, flags, positions)
+    if BOUNDS.unpack_from(data, positions[layout.PAYLOAD]) != (0, payload_bytes):
         raise BadBatch("item 0: payload: its offsets are not those of its bytes")
     if payload_bytes > limits.payload_bytes_max:
         raise too_long("item 0: payload", payload_bytes, limits.payload_bytes_max)
 
 
-def _check_one_options(data: Buffer, flags: int, places: dict[int, int]) -> None:
+def _check_one_options(data: Buffer, flags: int, positions: dict[int, int]) -> None:
     for flag, greatest in FIXED_MAX.items():
         if flags & flag:
-            _check_one_number(data, places[flag], flag, greatest)
+            _check_one_number(data, positions[flag], flag, greatest)
     for flag, limit in TEXT_BYTES_MAX.items():
         if flags & flag:
-            _check_one_text(data, places[flag], layout.NAMES[flag], limit)
+            _check_one_text(data, positions[flag], layout.NAMES[flag], limit)
     if flags & layout.HEADERS:
-        _check_one_headers(data, places[layout.HEADERS])
+        _check_one_headers(data, positions[layout.HEADERS])
 
 
 def _check_one_number(data: Buffer, position: int, flag: int, greatest: int) -> None:
@@ -133,10 +133,10 @@ def check_header(data: Buffer) -> None:
         raise BadBatch(f"{count:,} messages is over the limit of {limits.batch_messages_max:,}")
 
 
-def check_places(data: Buffer, places: dict[int, int], count: int) -> None:
+def check_positions(data: Buffer, positions: dict[int, int], count: int) -> None:
     """The columns fill the bytes exactly. Positions only grow, so then each of them lies inside."""
     blob_bytes: int = SHAPE.unpack_from(data)[4]
-    end = places[layout.PAYLOAD] + layout.offsets_bytes(count) + padded(blob_bytes)
+    end = positions[layout.PAYLOAD] + layout.offsets_bytes(count) + padded(blob_bytes)
     if end != len(data):
         raise BadBatch(f"its columns end at {end:,}, the batch at {len(data):,}")
 
@@ -164,9 +164,9 @@ def check_columns(batch: Batch) -> None:
 def check(batch: Batch, data: Buffer) -> None:
     """`BadBatch` unless all of it is sound; `batch` has looked at nothing but the header so far."""
     try:
-        check_places(data, batch.places(), batch.count)
+        check_positions(data, batch.positions(), batch.count)
         if batch.count == 1 and not batch.compressed:
-            check_one(data, batch.flags, batch.places(), batch.payload_bytes)
+            check_one(data, batch.flags, batch.positions(), batch.payload_bytes)
         elif not _is_small_and_sound(batch, data):
             check_columns(batch)
     except BadBatch:

@@ -108,7 +108,7 @@ def flags_of(data: Buffer) -> int:
     return int.from_bytes(data[4:8], "little")
 
 
-def places(data: Buffer, count: int, flags: int) -> dict[int, int]:
+def column_positions(data: Buffer, count: int, flags: int) -> dict[int, int]:
     """The position of each column that is present, by its bit.
 
     Positions only grow, so on foreign bytes too this ends; whoever does not trust them compares the end with `length`.

@@ -118,7 +118,7 @@ def decide_group_of_use(queue: Queue, name: str, start: Position | None, now: in
     return decide_create_group(queue, name, start_at(queue, start, field="start"), now)
 
 
-def message_place(core: DeliveryState, id: MessageId) -> Partition:
+def partition_of(core: DeliveryState, id: MessageId) -> Partition:
     """The partition of a message that is still kept."""
     partition = queue_named(core, id.queue).by_name.get(check_name(id.partition, "partition"))
     if partition is None or not partition.start <= id.offset < partition.end:
@@ -289,7 +289,7 @@ def decide_purge(queue: Queue, now: int) -> list[Entry]:
 
 def decide_cancel(core: DeliveryState, id: MessageId, now: int) -> list[Entry]:
     """Take a message back before anyone has it; refused once a consumer holds it or every group is done with it."""
-    partition = message_place(core, id)
+    partition = partition_of(core, id)
     check_changeable(partition.queue)
     entries: list[Entry] = []
     for group in partition.queue.groups.values():

@@ -137,7 +137,7 @@ class DeliveryState:
         for push in pushes:
             queue = self.queues.get(push.queue)
             if queue is not None:
-                self._place(queue, push, Batch.parse(push.batch, validate=False), sequence)
+                self._position(queue, push, Batch.parse(push.batch, validate=False), sequence)
 
     # messages
 
@@ -146,7 +146,7 @@ class DeliveryState:
         if queue is None:
             return
         batch = push.columns or Batch.parse(push.batch, validate=False)
-        self._place(queue, push, batch, self.sequence)
+        self._position(queue, push, batch, self.sequence)
         if len(queue.partitions) > 1:  # with one, the short way does not count either
             queue.pushes += 1
         if batch.flags & layout.DEDUP_KEY:
@@ -155,7 +155,7 @@ class DeliveryState:
         if push.producer[0]:
             self.producers.apply_push(push, self.sequence)
 
-    def _place(self, queue: Queue, push: entry.Push, batch: Batch, sequence: int) -> None:
+    def _position(self, queue: Queue, push: entry.Push, batch: Batch, sequence: int) -> None:
         """Put the rows of a batch at the end of their partitions."""
         for (number, count, first), rows in zip(push.parts, push.rows_by_part(), strict=True):
             partition = queue.partitions[number]
@@ -214,7 +214,7 @@ class DeliveryState:
                 group.leases.clear()
 
     def _settled(self, settled: entry.Settled) -> None:
-        if settled.queue in self.tasks.places:
+        if settled.queue in self.tasks.positions:
             self.tasks.settle(settled, self.sequence)
         spans = self._spans(settled.queue, settled.group, settled.spans)
         if not spans:
@@ -339,7 +339,7 @@ class DeliveryState:
         group.active_at = max(group.active_at, change.at)
         # Also when a checkpoint knew of it: replay may have made and forgotten an older group of this name since.
         queue.group_ids[change.name] = change.group
-        if change.group == GROUP and change.queue in self.tasks.places:
+        if change.group == GROUP and change.queue in self.tasks.positions:
             self.tasks.move(change.queue, change.starts, self.sequence)
         for number, start in change.starts:
             if not self.replaying or self.sequence > queue.partitions[number].applied:

@@ -76,20 +76,20 @@ class Run:
 
     def find(self, needle: Hashes) -> DedupRecord | None:
         """Where a key went; `needle` is its hash as two numbers."""
-        (high, low), hashes, place = needle, self.hashes, None
+        (high, low), hashes, position = needle, self.hashes, None
         index = int(hashes.searchsorted(high))
         while index < len(hashes) and hashes[index] == high:
             record = self.records[index]
             if record["low"] == low:
-                place = DedupRecord(int(record["partition"]), int(record["offset"]), int(record["at"]))
+                position = DedupRecord(int(record["partition"]), int(record["offset"]), int(record["at"]))
             index += 1
-        return place
+        return position
 
     def candidates(self, highs: Hashes) -> list[int]:
         """Which of these are here, by the first halves of their hashes alone."""
-        places = self.hashes.searchsorted(highs)
-        places[places == len(self.hashes)] = 0
-        indexes: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
+        positions = self.hashes.searchsorted(highs)
+        positions[positions == len(self.hashes)] = 0
+        indexes: list[int] = np.flatnonzero(self.hashes[positions] == highs).tolist()
         return indexes
 
 
@@ -110,41 +110,41 @@ class DedupWindow:
 
     def find(self, key: bytes, now: int) -> DedupRecord | None:
         """Where this key went within the window."""
-        place = self.hot.get(key)
-        if place is None and self.runs:
+        position = self.hot.get(key)
+        if position is None and self.runs:
             needle = np.frombuffer(key, np.uint64)
             for run in reversed(self.runs.values()):
-                place = run.find(needle)
-                if place is not None:
+                position = run.find(needle)
+                if position is not None:
                     break
-        return place if place is not None and place.pushed_at > now - self.window else None
+        return position if position is not None and position.pushed_at > now - self.window else None
 
     def find_all(self, keys: Sequence[bytes | None], now: int) -> list[DedupRecord | None]:
         """Where each of many keys went within the window: every run is searched once."""
         hot = self.hot
-        places = [None if key is None else hot.get(key) for key in keys]
+        positions = [None if key is None else hot.get(key) for key in keys]
         if self.runs:
-            self._find_frozen(keys, places)
+            self._find_frozen(keys, positions)
         oldest = now - self.window
-        return [place if place is not None and place[2] > oldest else None for place in places]
+        return [position if position is not None and position[2] > oldest else None for position in positions]
 
-    def _find_frozen(self, keys: Sequence[bytes | None], places: list[DedupRecord | None]) -> None:
+    def _find_frozen(self, keys: Sequence[bytes | None], positions: list[DedupRecord | None]) -> None:
         """Fill in places of keys that have none yet."""
-        rows = [row for row, key in enumerate(keys) if key is not None and places[row] is None]
+        rows = [row for row, key in enumerate(keys) if key is not None and positions[row] is None]
         needles = np.frombuffer(b"".join([keys[row] or b"" for row in rows]), np.uint64).reshape(-1, 2)
         order = np.argsort(needles[:, 0])  # neighbours are looked for one after the other, in memory that is near
         highs = needles[order, 0]
         for run in reversed(self.runs.values()):
             for candidate in run.candidates(highs):
                 index = int(order[candidate])
-                if places[rows[index]] is None:
-                    places[rows[index]] = run.find(needles[index])
+                if positions[rows[index]] is None:
+                    positions[rows[index]] = run.find(needles[index])
 
     # learning
 
     def apply(self, push: Push, batch: Batch) -> None:
         """Apply a push: its accepted keys are known from now on."""
-        partitions, offsets = push.places(batch.count)
+        partitions, offsets = push.positions(batch.count)
         at, hot = push.pushed_at, self.hot
         for key, partition, offset in zip(digests(batch), partitions.tolist(), offsets.tolist(), strict=True):
             if key is not None and offset >= 0:
@@ -207,11 +207,11 @@ class DedupWindow:
 def run_of(hot: dict[bytes, DedupRecord]) -> Records:
     """The entries of a dictionary as a sorted run."""
     hashes = np.frombuffer(b"".join(hot), np.uint64).reshape(-1, 2)
-    places = np.fromiter(chain.from_iterable(hot.values()), np.int64, 3 * len(hot)).reshape(-1, 3)
+    positions = np.fromiter(chain.from_iterable(hot.values()), np.int64, 3 * len(hot)).reshape(-1, 3)
     order = np.argsort(hashes[:, 0], kind="stable")
     run = np.empty(len(hot), ENTRY)
     run["high"], run["low"] = hashes[order].T
-    run["partition"], run["offset"], run["at"] = places[order].T
+    run["partition"], run["offset"], run["at"] = positions[order].T
     return run
 
 

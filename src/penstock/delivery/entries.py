@@ -408,7 +408,7 @@ class Push:
         ends = np.cumsum([count for _, count, _ in self.parts]) + refused
         return [order[end - count : end] for end, (_, count, _) in zip(ends.tolist(), self.parts, strict=True)]
 
-    def places(self, count: int) -> tuple[Int32s, Int64s]:
+    def positions(self, count: int) -> tuple[Int32s, Int64s]:
         """Partition and offset of each of the batch's `count` rows; −1 for a refused row."""
         if not self.parts:
             return np.full(count, -1, np.int32), np.full(count, -1, np.int64)

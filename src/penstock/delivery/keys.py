@@ -177,15 +177,15 @@ class KeyGate:
     def forget(self, progress: Progress, now: int) -> None:
         """The group moves within a partition: nothing of it is in flight or in line."""
         number = progress.partition.id
-        for place in [place for place in self._offered if place[0] == number]:
-            self._take_back(place)
+        for position in [position for position in self._offered if position[0] == number]:
+            self._take_back(position)
         for key, line in list(self._lines.items()):
             self._lines[key] = sorted(item for item in line if item[2] != number)
         self._lines = {key: line for key, line in self._lines.items() if line}
         self._parked_count = sum(map(len, self._lines.values()))
         self._blocked.discard(progress)
-        for place in [place for place in self._holders or () if place[0] == number]:
-            self._release(place, now)
+        for position in [position for position in self._holders or () if position[0] == number]:
+            self._release(position, now)
         for key in list(self._lines):
             self.advance_line(key, now)
 
@@ -239,14 +239,14 @@ class KeyGate:
                 self._group.offer_all(progress)
             self._blocked.clear()
 
-    def _take_back(self, place: MessagePosition) -> int | None:
-        key = self._offered.pop(place, None)
+    def _take_back(self, position: MessagePosition) -> int | None:
+        key = self._offered.pop(position, None)
         if key is not None:
             self._outstanding.discard(key)
         return key
 
-    def _release(self, place: MessagePosition, now: int) -> None:
-        key = self._holders.pop(place, None) if self._holders is not None else None
+    def _release(self, position: MessagePosition, now: int) -> None:
+        key = self._holders.pop(position, None) if self._holders is not None else None
         if key is None:
             return
         self.held[key] -= 1

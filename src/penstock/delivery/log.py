@@ -230,7 +230,7 @@ class Partition:
         if extent.pushed_at > self.pushed_at:
             self.pushed_at = extent.pushed_at
 
-    def place_of(self, offset: int) -> int:
+    def extent_index(self, offset: int) -> int:
         """The index in `extents` of the one that holds an offset of [start, end)."""
         return bisect_right(self.firsts, offset) - 1
 
@@ -299,9 +299,9 @@ class Partition:
     def relocate(self, moved: list[Extent]) -> None:
         """Sealed extents lie elsewhere now, each with all its messages."""
         for extent in moved:
-            place = bisect_left(self.firsts, extent.first)
-            if place < len(self.extents) and self.extents[place].first == extent.first:
-                self.extents[place] = extent
+            position = bisect_left(self.firsts, extent.first)
+            if position < len(self.extents) and self.extents[position].first == extent.first:
+                self.extents[position] = extent
 
 
 @dataclass(slots=True, eq=False)

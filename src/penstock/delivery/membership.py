@@ -51,7 +51,7 @@ def shares(
     """How many partitions each member shall have; `members` are in the order in which they joined."""
     least, larger = divmod(partitions, len(members))
     ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -inherited.get(member, 0)))
-    return {member: least + (place < larger) for place, member in enumerate(ranked)}
+    return {member: least + (position < larger) for position, member in enumerate(ranked)}
 
 
 def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) -> list[str]:

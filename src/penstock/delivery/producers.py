@@ -95,9 +95,9 @@ class KnownProducer:
         if len(self.rows) >= ROWS_BYTES_MAX:
             self.sweep()
 
-    def keep_beside(self, place: tuple[int, int], answer: bytes) -> None:
-        self.beside_bytes += len(answer) - len(self.beside.pop(place, b""))
-        self.beside[place] = answer
+    def keep_beside(self, position: tuple[int, int], answer: bytes) -> None:
+        self.beside_bytes += len(answer) - len(self.beside.pop(position, b""))
+        self.beside[position] = answer
         while self.beside_bytes > limits.producer_answers_bytes_max and len(self.beside) > 1:
             oldest = next(iter(self.beside))
             self.beside_bytes -= len(self.beside.pop(oldest))
@@ -108,7 +108,7 @@ class KnownProducer:
         floor = self.window_floor()
         rows = np.frombuffer(bytes(self.rows), ROWS)
         self.rows = bytearray(rows[rows["sequence"].astype(np.int64) > floor].tobytes())
-        self.beside = {place: answer for place, answer in self.beside.items() if place[0] > floor}
+        self.beside = {position: answer for position, answer in self.beside.items() if position[0] > floor}
         self.beside_bytes = sum(map(len, self.beside.values()))
 
 
@@ -139,7 +139,7 @@ class Producers:
 
     def find_rows(self, producers: Sequence[Producer | None], queue: int) -> dict[int, tuple[int, int]]:
         """Of single pushes, those that are known: the partition and offset of each, by its row."""
-        places: dict[int, tuple[int, int]] = {}
+        positions: dict[int, tuple[int, int]] = {}
         by_id = self.known
         for row, producer in enumerate(producers):
             if producer is None:
@@ -152,8 +152,8 @@ class Producers:
                 if len(answer.parts) != 1:
                     raise ProducerFenced(f"producer {producer[0]} has used sequence {producer[2]} for another push")
                 partition, _, first = answer.parts[0]
-                places[row] = (partition, first)
-        return places
+                positions[row] = (partition, first)
+        return positions
 
     # apply
 

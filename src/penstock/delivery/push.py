@@ -91,7 +91,7 @@ class FramePushes:
 
     def _add_keys(self, batch: Batch, decided: PushDecision) -> None:
         known = self._queue.partitions
-        partitions, offsets = decided.push.places(batch.count)
+        partitions, offsets = decided.push.positions(batch.count)
         for row, key in enumerate(digests(batch)):
             if key is not None and offsets[row] >= 0:
                 number = int(partitions[row])
@@ -167,8 +167,8 @@ def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: FramePushe
         return _by_key(queue, batch, turn), []
     names = [choice] if choice is None or isinstance(choice, int | str) else list(choice)
     added: dict[str, int] = {}
-    places = {name: _number(queue, name, made, added) for name in dict.fromkeys(names)}
-    numbers = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
+    positions = {name: _number(queue, name, made, added) for name in dict.fromkeys(names)}
+    numbers = np.fromiter(map(positions.__getitem__, names), np.int32, len(names))
     if queue.options.partitions != "named" and None in names:
         unnamed = [index for index, name in enumerate(names) if name is None]
         numbers[unnamed] = np.broadcast_to(_by_key(queue, batch, turn), (len(names),))[unnamed]
@@ -214,14 +214,14 @@ def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: d
 def _duplicates(queue: Queue, batch: Batch, now: int, ahead: FramePushes | None) -> dict[int, MessageId]:
     """Rows whose dedup key is known already, or is twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
-    places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
+    positions = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
     duplicates: dict[int, MessageId] = {}
     seen: dict[bytes, int] = {}
-    for row, (key, place) in enumerate(zip(keys, places, strict=True)):
+    for row, (key, position) in enumerate(zip(keys, positions, strict=True)):
         if key is None:
             continue
-        if place is not None:
-            duplicates[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
+        if position is not None:
+            duplicates[row] = MessageId(queue.name, queue.partitions[position.partition].name, position.offset)
         elif ahead is not None and key in ahead.keys:
             duplicates[row] = ahead.keys[key]
         elif (first := seen.setdefault(key, row)) != row:
@@ -307,9 +307,9 @@ def _aged(push: Push) -> Iterator[Aged]:
     """The messages of a push, the first one first."""
     if push.rows is None:
         return ((push.pushed_at, number, first + row) for number, count, first in push.parts for row in range(count))
-    partitions, offsets = push.places(len(push.rows))
-    places = zip(partitions.tolist(), offsets.tolist(), strict=True)
-    return ((push.pushed_at, number, offset) for number, offset in places if number >= 0)
+    partitions, offsets = push.positions(len(push.rows))
+    positions = zip(partitions.tolist(), offsets.tolist(), strict=True)
+    return ((push.pushed_at, number, offset) for number, offset in positions if number >= 0)
 
 
 def _overflowed(group: Group, dropped: list[Aged], now: int) -> list[Entry]:
@@ -343,28 +343,28 @@ def decide_coalesced(
     """Refuse all of these pushes, or say what they do."""
     if not any(producers):
         return _decide_new(core, queue, payloads, now, content)
-    places = core.producers.find_rows(producers, queue.id)
+    positions = core.producers.find_rows(producers, queue.id)
     repeats = _repeats(producers)
-    for row, place in places.items():
-        check_same(queue, producers[row] or NOBODY, [place], [payloads[row]])
+    for row, position in positions.items():
+        check_same(queue, producers[row] or NOBODY, [position], [payloads[row]])
     for row, first in repeats.items():
         if payloads[row] != payloads[first]:
             raise used_otherwise(producers[row] or NOBODY)
-    if not places and not repeats:
+    if not positions and not repeats:
         return _with_producers(_decide_new(core, queue, payloads, now, content), queue.id, producers, now)
-    rows = [row for row in range(len(payloads)) if row not in places and row not in repeats]
+    rows = [row for row in range(len(payloads)) if row not in positions and row not in repeats]
     if rows:
         coalesced = _decide_new(core, queue, [payloads[row] for row in rows], now, content)
         coalesced = _with_producers(coalesced, queue.id, [producers[row] for row in rows], now)
-        places |= {row: (coalesced.partition, offset) for row, offset in zip(rows, coalesced.offsets, strict=True)}
+        positions |= {row: (coalesced.partition, offset) for row, offset in zip(rows, coalesced.offsets, strict=True)}
     else:
-        coalesced = CoalescedPush([], next(iter(places.values()))[0], ())
-    places |= {row: places[first] for row, first in repeats.items() if row not in places}
-    if {partition for partition, _ in places.values()} != {coalesced.partition}:
+        coalesced = CoalescedPush([], next(iter(positions.values()))[0], ())
+    positions |= {row: positions[first] for row, first in repeats.items() if row not in positions}
+    if {partition for partition, _ in positions.values()} != {coalesced.partition}:
         raise InvalidField(
             "producer: some of these pushes are known from other partitions", hint="push them one by one"
         )
-    return coalesced._replace(offsets=[places[row][1] for row in range(len(payloads))])
+    return coalesced._replace(offsets=[positions[row][1] for row in range(len(payloads))])
 
 
 def _decide_new(
@@ -402,11 +402,13 @@ def _repeats(producers: Sequence[Producer | None]) -> dict[int, int]:
 COMPARED_MAX: Final = 1_000  # of one push: this happens with the lock held
 
 
-def check_same(queue: Queue, producer: Producer, places: Sequence[tuple[int, int]], payloads: Sequence[bytes]) -> None:
-    """Refuse a push whose messages are not those at `places`, which are (partition, offset) and in the same order."""
-    if len(places) != len(payloads) or any(
+def check_same(
+    queue: Queue, producer: Producer, positions: Sequence[tuple[int, int]], payloads: Sequence[bytes]
+) -> None:
+    """Refuse a push whose messages are not those at `positions`: (partition, offset) of each, in the same order."""
+    if len(positions) != len(payloads) or any(
         _is_other(queue, partition, offset, payload)
-        for (partition, offset), payload in zip(places[:COMPARED_MAX], payloads, strict=False)
+        for (partition, offset), payload in zip(positions[:COMPARED_MAX], payloads, strict=False)
     ):
         raise used_otherwise(producer)
 

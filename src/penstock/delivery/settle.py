@@ -71,10 +71,15 @@ def find_receipts(core: DeliveryState, receipts: Iterable[Receipt]) -> list[Chos
     chosen: dict[int, tuple[Lease, Take, set[int]]] = {}
     for receipt in receipts:
         lease = core.leases.get(receipt.nonce)
-        place = lease.find(receipt.partition, receipt.offset) if lease is not None else None
-        if lease is None or place is None or lease.deadline <= core.over_at or lease.group.queue.name != receipt.queue:
+        position = lease.find(receipt.partition, receipt.offset) if lease is not None else None
+        if (
+            lease is None
+            or position is None
+            or lease.deadline <= core.over_at
+            or lease.group.queue.name != receipt.queue
+        ):
             raise LeaseLost(f"receipt {receipt} is not held by a live lease")
-        take, index = place
+        take, index = position
         if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
             raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
         indexes = chosen.setdefault(id(take), (lease, take, set()))[2]
@@ -364,13 +369,13 @@ def decide_redrive(
     revived: dict[tuple[int, int, int, int], int] = {}
     for letter in letters:
         queue, progress = origin_of(core, letter)
-        place = (queue.id, progress.group.id, progress.partition.id, letter.origin.offset)
-        revived.setdefault(place, now + round((first_seconds + len(revived) * gap_seconds) * 1_000_000))
+        position = (queue.id, progress.group.id, progress.partition.id, letter.origin.offset)
+        revived.setdefault(position, now + round((first_seconds + len(revived) * gap_seconds) * 1_000_000))
     entries: list[Entry] = []
-    for (queue_id, group_id, partition_id), places in groupby(sorted(revived), key=lambda place: place[:3]):
-        chosen = list(places)
-        span = span_of(partition_id, [place[3] for place in chosen])
-        span.dues = np.array([revived[place] for place in chosen], np.int64).tobytes()
+    for (queue_id, group_id, partition_id), positions in groupby(sorted(revived), key=lambda position: position[:3]):
+        chosen = list(positions)
+        span = span_of(partition_id, [position[3] for position in chosen])
+        span.dues = np.array([revived[position] for position in chosen], np.int64).tobytes()
         entries.append(Revived(queue_id, group_id, now, [span]))
     offsets = sorted(letter.offset for letter in letters)
     entries.append(Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]))

@@ -97,8 +97,8 @@ class Sinks:
         """A batch went in, or a part of it."""
         if frame <= self.applied:
             return
-        place = entry.queue, entry.sink
-        known = self.known.get(place)
+        position = entry.queue, entry.sink
+        known = self.known.get(position)
         if known is None and (entry.at >= self.look_at or len(self.known) >= limits.sinks_max):
             self._forget(entry.at)
         if entry.done < len(entry.staged):
@@ -107,18 +107,18 @@ class Sinks:
             learnt = KnownSink(entry.queue, before, entry.at, entry.origin, entry.is_once, *left)
         else:
             learnt = KnownSink(entry.queue, entry.batch, entry.at, entry.origin, entry.is_once)
-        self.known[place] = learnt
+        self.known[position] = learnt
         self.touched = frame
 
     def _forget(self, now: int) -> None:
-        over = [place for place, sink in self.known.items() if sink.is_once and sink.at <= now - ONCE]
-        for place in over:
-            del self.known[place]
+        over = [position for position, sink in self.known.items() if sink.is_once and sink.at <= now - ONCE]
+        for position in over:
+            del self.known[position]
         if len(self.known) >= limits.sinks_max:
             many = 1 + limits.sinks_max // 100  # so that not every newcomer has to look at all
-            idle = [place for place, sink in self.known.items() if not sink.staged]
-            for place in nsmallest(many, idle, key=lambda place: self.known[place].at):
-                del self.known[place]
+            idle = [position for position, sink in self.known.items() if not sink.staged]
+            for position in nsmallest(many, idle, key=lambda position: self.known[position].at):
+                del self.known[position]
         self.look_at = now + ONCE // 24
 
 

@@ -258,7 +258,7 @@ def take_producers(producers: Producers, ids: Iterable[int], sequence: int) -> P
     for id in ids:
         known = producers.known.get(id)
         if known is not None:
-            beside = [(*place, answer) for place, answer in known.beside.items()]
+            beside = [(*position, answer) for position, answer in known.beside.items()]
             rows = bytes(known.rows)
             states.append(ProducerState(id, known.epoch, known.seen_at, known.last, known.floor, rows, beside))
     return ProducersSlice(sequence, states)
@@ -353,8 +353,8 @@ def restore_tasks(tasks: Tasks, data: bytes) -> None:
             tasks.awaited.setdefault(parent, {})[held.task_id] = None
         if held.doomed or not held.waits:
             tasks.ripe[held.task_id] = None
-    for parent, place in part.where.items():
-        tasks.await_at(parent, place)
+    for parent, position in part.where.items():
+        tasks.await_at(parent, position)
     tasks.unique = {(queue, digest): withdrawn for queue, digest, withdrawn in part.unique}
     tasks.schedules.restore(part.schedules)
     tasks.operations.restore(part.operations)

@@ -162,7 +162,7 @@ def _forbidden(queue: Queue | None, held: HeldTask) -> str:
 
 def _push(core: DeliveryState, queue: Queue, children: list[tuple[HeldTask, Batch]], now: int) -> list[Entry]:
     decided = decide_push(core, queue, join([batch for _, batch in children]), now, is_promised=True)
-    partitions, offsets = decided.push.places(len(children))
+    partitions, offsets = decided.push.positions(len(children))
     entries = decided.entries
     for (held, _), partition, offset in zip(children, partitions.tolist(), offsets.tolist(), strict=True):
         entries.append(TaskFreed(queue.id, held.task_id, now, TaskFreed.PUSHED, partition, offset, ""))

@@ -273,7 +273,7 @@ class Tasks:
         self.held: dict[bytes, HeldTask] = {}
         self.held_bytes = 0
         self.awaited: dict[bytes, dict[bytes, None]] = {}  # parent → its children that are held
-        self.places: dict[int, dict[tuple[int, int], bytes]] = {}  # queue → (partition, offset) → awaited parent
+        self.positions: dict[int, dict[tuple[int, int], bytes]] = {}  # queue → (partition, offset) → awaited parent
         self.where: dict[bytes, TaskPosition] = {}  # the same the other way round
         self.ripe: dict[bytes, None] = {}
         self.unique: dict[tuple[int, bytes], UniqueKey] = {}
@@ -390,14 +390,18 @@ class Tasks:
         """The group was moved: what it skipped will never be done."""
         if frame > self.applied:
             for partition, start in starts:
-                places = [place for place in self.places.get(queue, ()) if place[0] == partition and place[1] < start]
-                self._settle(queue, places, "skipped", frame)
+                positions = [
+                    position
+                    for position in self.positions.get(queue, ())
+                    if position[0] == partition and position[1] < start
+                ]
+                self._settle(queue, positions, "skipped", frame)
 
     def drop_queue(self, queue: int, frame: int) -> None:
         """A queue is gone, with the parents that were in it and the children that would have come to it."""
         if frame <= self.applied:
             return
-        self._settle(queue, list(self.places.get(queue, ())), "lost with its queue", frame)
+        self._settle(queue, list(self.positions.get(queue, ())), "lost with its queue", frame)
         if self.withdrawn.drop_queue(queue):
             self.touched = frame
         for task_id in [held.task_id for held in self.held.values() if held.queue == queue]:
@@ -432,30 +436,30 @@ class Tasks:
 
     def find_lost(self, core: DeliveryState) -> None:
         """After replay: a parent whose message a repair had to give up was settled without an entry."""
-        for place in list(self.where.values()):
-            if is_settled(core, place):
-                self._settle(place[0], [place[1:]], "lost", core.sequence)
+        for position in list(self.where.values()):
+            if is_settled(core, position):
+                self._settle(position[0], [position[1:]], "lost", core.sequence)
 
     # keeping the two sides together
 
-    def await_at(self, parent: bytes, place: TaskPosition) -> None:
+    def await_at(self, parent: bytes, position: TaskPosition) -> None:
         """Where the message of an awaited parent is."""
-        self.where[parent] = place
-        self.places.setdefault(place[0], {})[place[1:]] = parent
+        self.where[parent] = position
+        self.positions.setdefault(position[0], {})[position[1:]] = parent
 
     def _await_no_more(self, parent: bytes) -> None:
         self.awaited.pop(parent, None)
-        place = self.where.pop(parent, None)
-        if place is not None:
-            places = self.places[place[0]]
-            places.pop(place[1:], None)
-            if not places:
-                del self.places[place[0]]  # the queue costs nothing any more
+        position = self.where.pop(parent, None)
+        if position is not None:
+            positions = self.positions[position[0]]
+            positions.pop(position[1:], None)
+            if not positions:
+                del self.positions[position[0]]  # the queue costs nothing any more
 
-    def _settle(self, queue: int, places: Iterable[tuple[int, int]], how: str, frame: int) -> None:
-        for place in places:
+    def _settle(self, queue: int, positions: Iterable[tuple[int, int]], how: str, frame: int) -> None:
+        for position in positions:
             self.touched = frame
-            self._ended(self.places[queue][place], how)
+            self._ended(self.positions[queue][position], how)
 
     def _ended(self, parent: bytes, how: str) -> None:
         """`how` is empty when the parent is completed."""
@@ -470,20 +474,20 @@ class Tasks:
                 self.ripe[child] = None
 
     def _awaited_in(self, queue: int, span: Span) -> list[tuple[int, int]]:
-        places = self.places.get(queue)
-        if not places:
+        positions = self.positions.get(queue)
+        if not positions:
             return []
         number = span.partition
-        if span.count < len(places):
-            return [(number, offset) for offset in span.offset_array().tolist() if (number, offset) in places]
+        if span.count < len(positions):
+            return [(number, offset) for offset in span.offset_array().tolist() if (number, offset) in positions]
         offsets = set(span.offset_array().tolist()) if span.offsets else range(span.first, span.first + span.count)
-        return [place for place in places if place[0] == number and place[1] in offsets]
+        return [position for position in positions if position[0] == number and position[1] in offsets]
 
 
-def is_settled(core: DeliveryState, place: TaskPosition) -> bool:
+def is_settled(core: DeliveryState, position: TaskPosition) -> bool:
     """Whether workers are done with a message, or it is gone."""
-    queue = core.queues.get(place[0])
-    if queue is None or place[1] >= len(queue.partitions) or place[2] >= queue.partitions[place[1]].end:
+    queue = core.queues.get(position[0])
+    if queue is None or position[1] >= len(queue.partitions) or position[2] >= queue.partitions[position[1]].end:
         return True
-    progress = queue.groups[GROUP].progress[place[1]]
-    return place[2] < progress.start or progress.state_of(place[2]) == SETTLED
+    progress = queue.groups[GROUP].progress[position[1]]
+    return position[2] < progress.start or progress.state_of(position[2]) == SETTLED

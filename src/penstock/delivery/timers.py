@@ -86,7 +86,7 @@ class TimerWheel:
     def put(self, timers: Timers) -> None:
         """Timers made elsewhere."""
         self.count += len(timers)
-        self._place(timers)
+        self._position(timers)
 
     def dues_of(self, owners: set[int]) -> Int64s:
         """Due times of all timers of some owners."""
@@ -151,10 +151,10 @@ class TimerWheel:
         self.tick = target
         for timers in back:
             if len(timers):
-                self._place(timers)
+                self._position(timers)
         return due
 
-    def _place(self, timers: Timers) -> None:
+    def _position(self, timers: Timers) -> None:
         ticks = np.maximum(-(-timers["due"] >> TICK_BITS), self.tick + 1)
         level = np.searchsorted(np.array(SPANS), ticks - self.tick, side="right")
         for number in np.unique(level).tolist():

@@ -138,7 +138,7 @@ def _delayed_in(partition: Partition, now: int) -> Iterator[tuple[int, Partition
 
 def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:
     """One reason per group."""
-    return shard.look(lambda now: why(shard.core, admin.message_place(shard.core, id), id.offset, now))
+    return shard.look(lambda now: why(shard.core, admin.partition_of(shard.core, id), id.offset, now))
 
 
 def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:

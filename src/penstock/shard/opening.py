@@ -129,7 +129,7 @@ def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Exte
     """Sealed extents as the delivery core knows them, by queue and partition, in order."""
     ordered = sorted(extents)
     grouped = groupby(ordered, key=lambda extent: (extent.queue, extent.partition))
-    return {place: [Extent.of_sealed(extent) for extent in run] for place, run in grouped}
+    return {position: [Extent.of_sealed(extent) for extent in run] for position, run in grouped}
 
 
 def _prefer_sealed(core: DeliveryState, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:

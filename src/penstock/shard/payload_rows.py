@@ -34,12 +34,12 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
     """Where these offsets, ascending, lie. A piece in a segment has no batch yet: `load` brings it."""
     pieces: list[Piece] = []
     done, count = 0, len(offsets)
-    place = partition.place_of(offsets[0]) if count else 0
+    position = partition.extent_index(offsets[0]) if count else 0
     while done < count:
-        extent = partition.extents[place]
+        extent = partition.extents[position]
         if not extent.first <= offsets[done] < extent.end:
-            place = partition.place_of(offsets[done])
-            extent = partition.extents[place]
+            position = partition.extent_index(offsets[done])
+            extent = partition.extents[position]
             assert extent.first <= offsets[done] < extent.end, "an offset that is in no extent"
         if done == 0 and offsets[-1] < extent.end:
             until, part, tries = count, offsets, attempts
@@ -50,7 +50,7 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
         source = extent.batch or extent.sealed
         pieces.append(Piece(source, _rows(extent, part), partition.name, part, tries, extent.pushed_at))
         done = until
-        place += 1
+        position += 1
     return pieces
 
 
@@ -102,8 +102,8 @@ def _rows(extent: Extent, offsets: Sequence[int]) -> slice | Int64s:
     if isinstance(offsets, range):
         rows = slice(offsets.start + shift, offsets.stop + shift)
         return rows if extent.rows is None else extent.rows[rows]
-    places = np.array(offsets, np.int64) + shift
-    return places if extent.rows is None else extent.rows[places]
+    positions = np.array(offsets, np.int64) + shift
+    return positions if extent.rows is None else extent.rows[positions]
 
 
 def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:

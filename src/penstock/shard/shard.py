@@ -166,9 +166,9 @@ class Shard(Engine):
         if count != batch.count:
             raise used_otherwise(producer)
         compared = min(count, COMPARED_MAX)
-        partitions, offsets = push.places(count)
-        places = list(zip(partitions[:compared].tolist(), offsets[:compared].tolist(), strict=True))
-        check_same(queue, producer, places, [batch.payload(row) for row in range(compared)])
+        partitions, offsets = push.positions(count)
+        positions = list(zip(partitions[:compared].tolist(), offsets[:compared].tolist(), strict=True))
+        check_same(queue, producer, positions, [batch.payload(row) for row in range(compared)])
         return PushReply(name, count, _named_parts(queue, push, ()), {})
 
     def push_folded(

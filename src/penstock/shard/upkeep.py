@@ -266,7 +266,7 @@ class Storekeeper:
         frames = shard.journal.read_file(file)
         new = store.seal(frames, file.end_sequence, self._names(), self._start, self.identify_tasks)
         sequence = file.end_sequence - 1
-        self._place(new, lambda partition, run: partition.reseal(run, sequence))
+        self._position(new, lambda partition, run: partition.reseal(run, sequence))
         release_memory()
 
     def _wrap(self, sealed: SealedExtent) -> Extent:
@@ -275,17 +275,17 @@ class Storekeeper:
             extent.load("priority", self._shard.column(extent, "priority"))
         return extent
 
-    def _place(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
+    def _position(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
         """Update each partition with where its messages are now; the shard goes on between some and the next."""
         runs: dict[tuple[int, int], list[Extent]] = {}
         for extent in map(self._wrap, sealed):
             runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
-        places = list(runs.items())
-        for first in range(0, len(places), PLACES_SLICE):
+        positions = list(runs.items())
+        for first in range(0, len(positions), PLACES_SLICE):
             with self._shard.lock:
                 self._shard.check()
                 self._shard.changing = True
-                for (queue_id, number), run in places[first : first + PLACES_SLICE]:
+                for (queue_id, number), run in positions[first : first + PLACES_SLICE]:
                     queue = self._shard.core.queues.get(queue_id)
                     if queue is not None:
                         put(queue.partitions[number], run)
@@ -422,7 +422,7 @@ class Storekeeper:
 
     def _relocate(self, moved: list[SealedExtent]) -> None:
         """Compaction moved rows to another file: learn the new places."""
-        self._place(moved, Partition.relocate)
+        self._position(moved, Partition.relocate)
 
 
 class PartitionNames(Mapping[int, str]):
@@ -449,8 +449,8 @@ class GroupNames(Mapping[tuple[int, int], str]):
     def __init__(self, queues: dict[int, Queue]) -> None:
         self._queues = queues
 
-    def __getitem__(self, place: tuple[int, int]) -> str:
-        return self._queues[place[0]].groups[place[1]].name
+    def __getitem__(self, position: tuple[int, int]) -> str:
+        return self._queues[position[0]].groups[position[1]].name
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((id, number) for id, queue in self._queues.items() for number in list(queue.groups))

@@ -117,15 +117,15 @@ def _of_singles(run: list[PushedBatch]) -> Chunk:
         flags |= item.flags
     if not flags:
         return Chunk(len(run), {"payload": _plain_payloads(run)}, {})
-    places = [layout.places(item.batch, 1, item.flags) for item in run]
-    fixed = {flag: _words(run, places, flag) for flag in layout.FIXED if flags & flag}
+    positions = [layout.column_positions(item.batch, 1, item.flags) for item in run]
+    fixed = {flag: _words(run, positions, flag) for flag in layout.FIXED if flags & flag}
     numbers = {name: fixed[flag] for name, flag in _NUMBERS.items() if flag in fixed}
     pushed_at = np.fromiter((item.pushed_at for item in run), np.int64, len(run))
     _add_times(numbers, pushed_at, fixed.get(layout.DELAY), fixed.get(layout.DELIVER_AT), fixed.get(layout.TTL))
-    arrays = {name: _texts(run, places, flag) for name, flag in TEXTS.items() if flags & flag}
+    arrays = {name: _texts(run, positions, flag) for name, flag in TEXTS.items() if flags & flag}
     if flags & layout.HEADERS:
         arrays["headers"] = pa.array([Batch.parse(item.batch, validate=False).headers(0) for item in run], HEADERS)
-    return Chunk(len(run), {"payload": _payloads(run, places), **arrays}, numbers)
+    return Chunk(len(run), {"payload": _payloads(run, positions), **arrays}, numbers)
 
 
 def _add_times(
@@ -146,31 +146,31 @@ def _plain_payloads(run: list[PushedBatch]) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _payloads(run: list[PushedBatch], places: list[dict[int, int]]) -> pa.Array:
+def _payloads(run: list[PushedBatch], positions: list[dict[int, int]]) -> pa.Array:
     values = []
-    for item, place in zip(run, places, strict=True):
-        start = place[layout.PAYLOAD] + layout.offsets_bytes(1)
+    for item, position in zip(run, positions, strict=True):
+        start = position[layout.PAYLOAD] + layout.offsets_bytes(1)
         values.append(bytes(item.batch[start : start + item.payload_bytes]))
     return pa.array(values, pa.binary())
 
 
-def _words(run: list[PushedBatch], places: list[dict[int, int]], flag: int) -> Numbers:
+def _words(run: list[PushedBatch], positions: list[dict[int, int]], flag: int) -> Numbers:
     """A column of fixed width; rows of batches without it have its default."""
     dtype = layout.FIXED[flag]
     unpack = _WORDS[dtype.itemsize].unpack_from
     default = DEFAULTS.get(layout.NAMES[flag], 0)
     values = [
-        unpack(item.batch, place[flag])[0] if flag in place else default
-        for item, place in zip(run, places, strict=True)
+        unpack(item.batch, position[flag])[0] if flag in position else default
+        for item, position in zip(run, positions, strict=True)
     ]
     return np.array(values, dtype)
 
 
-def _texts(run: list[PushedBatch], places: list[dict[int, int]], flag: int) -> pa.Array:
+def _texts(run: list[PushedBatch], positions: list[dict[int, int]], flag: int) -> pa.Array:
     """A column of text: with one row, a word of validity, then the offsets (0, length), then the bytes."""
     values: list[bytes | None] = []
-    for item, place in zip(run, places, strict=True):
-        data, position = item.batch, place.get(flag, 0)
+    for item, columns in zip(run, positions, strict=True):
+        data, position = item.batch, columns.get(flag, 0)
         if not position or not data[position] & 1:
             values.append(None)
             continue
@@ -201,15 +201,15 @@ class _Parts:
     """
 
     def __init__(self, pushed: Sequence[PushedBatch], names: Names) -> None:
-        places: list[tuple[int, int]] = []
+        positions: list[tuple[int, int]] = []
         rows: list[tuple[int, int, int, int, int]] = []
         for item in pushed:
             for partition, count, first in item.parts:
-                places.append((item.queue, partition))
+                positions.append((item.queue, partition))
                 rows.append((first, count, item.pushed_at, item.producer, item.flags))
-        self.places = sorted(set(places), key=lambda place: (names.queues[place[0]][0], *place))
-        self.rank_of = {place: rank for rank, place in enumerate(self.places)}
-        ranks = np.fromiter(map(self.rank_of.__getitem__, places), np.int64, len(places))
+        self.positions = sorted(set(positions), key=lambda position: (names.queues[position[0]][0], *position))
+        self.rank_of = {position: rank for rank, position in enumerate(self.positions)}
+        ranks = np.fromiter(map(self.rank_of.__getitem__, positions), np.int64, len(positions))
         # A producer's id is any 64 bits; the table has signed integers only.
         columns = np.fromiter(chain.from_iterable(rows), np.uint64, 5 * len(rows)).view(np.int64).reshape(-1, 5)
         self.order = np.argsort(ranks, kind="stable")
@@ -217,7 +217,7 @@ class _Parts:
         self.first, self.count, self.pushed_at, self.producer, self.flags = (
             np.ascontiguousarray(column) for column in columns[self.order].T
         )
-        self.queue, self.partition = np.array(self.places, np.int64).reshape(-1, 2)[self.ranks].T
+        self.queue, self.partition = np.array(self.positions, np.int64).reshape(-1, 2)[self.ranks].T
 
     def repeat(self, values: Numbers) -> Numbers:
         """A value per part as a value per row."""
@@ -244,7 +244,7 @@ def message_table(pushed: Sequence[PushedBatch], names: Names, keep: Keep) -> Me
 def _permutation(pushed: Sequence[PushedBatch], parts: _Parts) -> Int64s:
     """Which row of the chunks comes at each row of the table; refused rows are left out."""
     ranks = np.concatenate([_row_ranks(item, parts) for item in pushed])
-    if len(parts.places) < np.iinfo(np.int16).max:
+    if len(parts.positions) < np.iinfo(np.int16).max:
         ranks = ranks.astype(np.int16)  # sorted by radix, several times faster
     order = np.argsort(ranks, kind="stable")
     return order[np.searchsorted(ranks[order], 0) :]
@@ -309,8 +309,8 @@ _FINISH: Final[dict[str, Callable[[Numbers], pa.Array]]] = {
 
 def _part_columns(parts: _Parts, names: Names) -> dict[str, Any]:
     """The columns that come from the journal's entries."""
-    queues = [names.queues[queue][0] for queue, _ in parts.places]
-    partitions = [names.partition(queue, partition) for queue, partition in parts.places]
+    queues = [names.queues[queue][0] for queue, _ in parts.positions]
+    partitions = [names.partition(queue, partition) for queue, partition in parts.positions]
     ranks = parts.repeat(parts.ranks.astype(np.int32))
     return {
         "queue": _dictionary(ranks, queues),
@@ -339,7 +339,7 @@ def _schema(columns: dict[str, Any]) -> pa.Schema:
 
 def _needed(table: pa.Table, parts: _Parts, keep: Keep) -> MessageTable:
     flags = parts.repeat(parts.flags)
-    starts = np.array([keep(queue, partition) for queue, partition in parts.places], np.int64)
+    starts = np.array([keep(queue, partition) for queue, partition in parts.positions], np.int64)
     if (parts.first >= starts[parts.ranks]).all():
         return MessageTable(table, flags)
     needed = table["offset"].to_numpy() >= parts.repeat(starts[parts.ranks])

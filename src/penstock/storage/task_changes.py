@@ -235,10 +235,10 @@ class Fold:
         if not len(chosen) or not self.known.has_tasks(queue):
             return number
         self.at = max(self.at, push.pushed_at)
-        partitions, offsets = push.places(batch.count)
+        partitions, offsets = push.positions(batch.count)
         rows = None if len(chosen) == batch.count else chosen.tolist()
-        places = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
-        for (partition, offset), change in zip(places, self._made(number, push, batch, rows), strict=True):
+        positions = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
+        for (partition, offset), change in zip(positions, self._made(number, push, batch, rows), strict=True):
             if change is None or offset < 0:
                 continue
             change[PARTITION], change[POSITION] = partition, offset
@@ -345,8 +345,8 @@ class Fold:
 
     def _end_run(self, change: Change, at: int, outcome: int, error: str) -> None:
         """Note a run that ended. Worker and start are None where only the stored row has them."""
-        place = (change[QUEUE], change[PARTITION], change[POSITION])
-        self._run_of[place] = run = [*change[ATTEMPT:FINISHED_AT], at, outcome, error, *place]
+        position = (change[QUEUE], change[PARTITION], change[POSITION])
+        self._run_of[position] = run = [*change[ATTEMPT:FINISHED_AT], at, outcome, error, *position]
         self.runs.append(run)
         self.is_pressing = self.is_pressing or change[STARTED_AT] is None
 
@@ -403,20 +403,20 @@ class Fold:
         attempts = np.frombuffer(span.attempts, np.uint16).tolist() if span.attempts else None
         changed: list[tuple[Change, int]] = []
         for index, offset in enumerate(offsets):
-            place = (queue, partition, offset)
-            change = changes.get(place)
+            position = (queue, partition, offset)
+            change = changes.get(position)
             if change is None:
-                changes[place] = change = [*_UNTOUCHED, queue, partition, offset, FINAL_FROM]
+                changes[position] = change = [*_UNTOUCHED, queue, partition, offset, FINAL_FROM]
             changed.append((change, attempt if attempts is None else attempts[index]))
         return changed
 
     def _of_note(self, queue: int, note: Note) -> Change:
         if note.offset < 0:
             return self._of_id(queue, note.task_id)
-        place = (queue, note.partition, note.offset)
-        change = self.changes.get(place)
+        position = (queue, note.partition, note.offset)
+        change = self.changes.get(position)
         if change is None:
-            self.changes[place] = change = [*_UNTOUCHED, *place, FINAL_FROM]
+            self.changes[position] = change = [*_UNTOUCHED, *position, FINAL_FROM]
         return change
 
     def _of_id(self, queue: int, task_id: bytes) -> Change:

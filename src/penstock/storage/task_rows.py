@@ -206,7 +206,7 @@ class TaskRows:
         return (
             id_text(identity[0]),
             identity[1],
-            *self._place(*change[QUEUE : POSITION + 1]),
+            *self._position(*change[QUEUE : POSITION + 1]),
             _state(change, at),
             at,
             _OUTCOMES.get(change[OUTCOME]),
@@ -223,7 +223,7 @@ class TaskRows:
             identity[2],
         )
 
-    def _place(self, queue: int, partition: int | None, offset: Any) -> tuple[Any, ...]:
+    def _position(self, queue: int, partition: int | None, offset: Any) -> tuple[Any, ...]:
         name = self._names.queues[queue][0]
         if partition is None:
             return name, queue, None, None, None
@@ -232,13 +232,13 @@ class TaskRows:
 
 def _purged(entry: TasksPurged, sequence: int) -> list[Waiting]:
     """A row for each task that the task index forgets, so that it does so when it is rebuilt."""
-    places: list[tuple[Key, list[Any]]] = [
+    positions: list[tuple[Key, list[Any]]] = [
         ((entry.queue, span.partition, offset), [entry.queue, span.partition, offset])
         for span in entry.spans
         for offset in span.offset_array().tolist()
     ]
-    places += [(task_id, [entry.queue, None, task_id]) for task_id in entry.id_list()]
-    return [(key, entry.at, [PURGED, *[None] * 9, *place, FINAL_FROM], sequence) for key, place in places]
+    positions += [(task_id, [entry.queue, None, task_id]) for task_id in entry.id_list()]
+    return [(key, entry.at, [PURGED, *[None] * 9, *position, FINAL_FROM], sequence) for key, position in positions]
 
 
 def _is_shown(change: Change, identity: Identity, sequence: int) -> bool:

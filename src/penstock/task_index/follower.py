@@ -112,12 +112,12 @@ def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: Sink) -> None
     """Fold one frame. Entries that are about no task cost a look at their kind."""
     fold.begin_frame(sequence)
     number = sequence << ROW_BITS
-    place, end = 0, len(frame)
-    while place < end:
-        kind, length = HEAD.unpack_from(frame, place)
-        place += HEAD.size
-        body = frame[place : place + length]
-        place += length + -length % 8
+    position, end = 0, len(frame)
+    while position < end:
+        kind, length = HEAD.unpack_from(frame, position)
+        position += HEAD.size
+        body = frame[position : position + length]
+        position += length + -length % 8
         if kind == PUSH:
             number = fold.take_push(number, body)
         elif kind in HANDLED:
@@ -173,7 +173,7 @@ class Sink:
                 ids = bytes.fromhex(cursor.fetchone()[0] or "")
                 self._touched.update(ids[start : start + 16] for start in range(0, len(ids), 16))
         until = fold.sequence if self._remembers else None
-        forget_places(connection, fold.purged, until)
+        forget_positions(connection, fold.purged, until)
         forget_ids(connection, fold.purged_ids, until)
         fold.clear()
 
@@ -189,12 +189,12 @@ class Sink:
                 self._touch(database.SEEK_BACK, record.queue, partition, start)
                 self._touch(database.SEEK_PAST, record.at, record.queue, partition, start)
         elif isinstance(record, entries.Revived) and record.group == 0:
-            places = [
+            positions = [
                 (record.queue, span.partition, offset)
                 for span in record.spans
                 for offset in span.offset_array().tolist()
             ]
-            self._connection.executemany(database.KEEP_LAST_RUN, places)
+            self._connection.executemany(database.KEEP_LAST_RUN, positions)
             fold.take_revived(record)
 
     def _touch(self, statement: str, *values: int) -> None:
@@ -248,9 +248,9 @@ def known_of(connection: sqlite3.Connection) -> Known:
     )
 
 
-def forget_places(connection: sqlite3.Connection, places: Iterable[tuple[int, Span]], until: int | None) -> None:
+def forget_positions(connection: sqlite3.Connection, positions: Iterable[tuple[int, Span]], until: int | None) -> None:
     """Forget the tasks at some places. `until` is the frame that says so; None when nothing will be sealed."""
-    for queue, span in places:
+    for queue, span in positions:
         if span.offsets:
             offsets = msgspec.json.encode(span.offset_array().tolist()).decode()
             _forget(connection, database.OF_OFFSETS, (queue, span.partition, offsets), until)

@@ -219,7 +219,7 @@ class TaskIndex:
 
         return self._ask_now([task_id], question)
 
-    def places(self, ids: Iterable[str]) -> dict[str, ParentFound]:
+    def positions(self, ids: Iterable[str]) -> dict[str, ParentFound]:
         """Where the messages of some tasks are, and their states; unknown tasks are left out."""
 
         def question(connection: sqlite3.Connection, names: Names, ids: Sequence[bytes]) -> dict[str, ParentFound]:
@@ -384,22 +384,22 @@ class _Unknown(Exception):
 
 def decide_expired(core: DeliveryState, targets: Iterable[Target], now: int) -> list[Entry]:
     """Entries that forget these tasks, but for those that were revived. The lock is held."""
-    places: dict[int, dict[int, list[int]]] = {}
+    positions: dict[int, dict[int, list[int]]] = {}
     ids: dict[int, list[bytes]] = {}
     for target in targets:
         if target.partition is None or target.position is None:
             if target.task_id not in core.tasks.held:
                 ids.setdefault(target.queue, []).append(target.task_id)
         elif is_settled(core, (target.queue, target.partition, target.position)):
-            places.setdefault(target.queue, {}).setdefault(target.partition, []).append(target.position)
+            positions.setdefault(target.queue, {}).setdefault(target.partition, []).append(target.position)
     return [
         TasksPurged(
             queue,
             now,
-            [span_of(number, sorted(offsets)) for number, offsets in places.get(queue, {}).items()],
+            [span_of(number, sorted(offsets)) for number, offsets in positions.get(queue, {}).items()],
             b"".join(ids.get(queue, ())),
         )
-        for queue in {**places, **ids}
+        for queue in {**positions, **ids}
     ]
 
 

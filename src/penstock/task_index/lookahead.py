@@ -109,8 +109,10 @@ def _is_known(shard: Shard, row: Row) -> bool:
     queue = shard.core.queues.get(row[3])
     if queue is None or queue.dedup is None:
         return row[1] in shard.core.tasks.held
-    place = queue.dedup.find(digest(id_text(row[1])), shard.clock.now())
-    return row[1] in shard.core.tasks.held or (place is not None and (place.partition, place.offset) != (*row[4:6],))
+    position = queue.dedup.find(digest(id_text(row[1])), shard.clock.now())
+    return row[1] in shard.core.tasks.held or (
+        position is not None and (position.partition, position.offset) != (*row[4:6],)
+    )
 
 
 class Scratch:
@@ -120,8 +122,8 @@ class Scratch:
         self.known = seen.known
         self.database = Database(None)
         chosen = set(ids)
-        places = [(row[3], row[4], row[5]) for row in seen.rows if row[1] in chosen and row[5] is not None]
-        self._about = _About(chosen, places)
+        positions = [(row[3], row[4], row[5]) for row in seen.rows if row[1] in chosen and row[5] is not None]
+        self._about = _About(chosen, positions)
         with self.database.writing() as connection:
             _insert(connection, "tasks", queries.COLUMNS, seen.rows)
             _insert(connection, "runs", _RUN, seen.runs)
@@ -135,33 +137,35 @@ class Scratch:
                 if self._about.is_in(frame):
                     take_frame(fold, sequence, frame, sink)
                     self._about.learn(fold.changes.values())
-                    fold.changes = {place: change for place, change in fold.changes.items() if self._about.has(place)}
+                    fold.changes = {
+                        position: change for position, change in fold.changes.items() if self._about.has(position)
+                    }
             sink.store(fold)
 
 
 def _insert(connection: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    places = ", ".join("?" * len(columns))
-    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
+    positions = ", ".join("?" * len(columns))
+    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({positions})", rows)
 
 
 class _About:
     """Recognises frames that may be about some tasks."""
 
-    def __init__(self, ids: Collection[bytes], places: Iterable[tuple[int, int, int]]) -> None:
+    def __init__(self, ids: Collection[bytes], positions: Iterable[tuple[int, int, int]]) -> None:
         self._ids = set(ids)
         self._words = [*ids, *(id_text(task_id).encode() for task_id in ids)]
-        self._places: set[tuple[int, int, int]] = set(places)
+        self._positions: set[tuple[int, int, int]] = set(positions)
 
     def learn(self, changes: Iterable[Sequence[Any]]) -> None:
         """Learn the places of tasks that were submitted in a frame."""
         for change in changes:
             if len(change) > UPDATE_LENGTH and change[TASK_ID] in self._ids:
                 queue, partition, position = change[QUEUE : POSITION + 1]
-                self._places.add((queue, partition, position))
+                self._positions.add((queue, partition, position))
 
-    def has(self, place: tuple[int, int, int]) -> bool:
+    def has(self, position: tuple[int, int, int]) -> bool:
         """Whether one of its tasks is there."""
-        return place in self._places
+        return position in self._positions
 
     def is_in(self, frame: memoryview) -> bool:
         data = bytes(frame)
@@ -188,12 +192,12 @@ class _About:
 
     def _touches(self, record: Record) -> bool:
         assert isinstance(record, Leased | Settled)
-        mine = [place for place in self._places if place[0] == record.queue]
-        return record.group == GROUP and any(_holds(span, place) for span in record.spans for place in mine)
+        mine = [position for position in self._positions if position[0] == record.queue]
+        return record.group == GROUP and any(_holds(span, position) for span in record.spans for position in mine)
 
 
-def _holds(span: Span, place: tuple[int, int, int]) -> bool:
-    _, partition, offset = place
+def _holds(span: Span, position: tuple[int, int, int]) -> bool:
+    _, partition, offset = position
     if span.partition != partition:
         return False
     return offset in span.offset_array() if span.offsets else span.first <= offset < span.first + span.count

@@ -152,8 +152,8 @@ def rows_of(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Iterator[tu
 def parent_of(row: Sequence[Any], names: Names, now: int) -> ParentFound:
     """Where the message of a task is, and the state of the task."""
     queue, partition, position, code, due_at = *row[3:7], row[12]
-    place = None if position is None else _message_id(names, queue, partition, position)
-    return ParentFound(place, state_of(code, due_at, now))
+    message = None if position is None else _message_id(names, queue, partition, position)
+    return ParentFound(message, state_of(code, due_at, now))
 
 
 class Search:

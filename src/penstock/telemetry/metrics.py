@@ -210,7 +210,7 @@ def _oldest_at(progress: Progress) -> int:
     if len(extents) != len(firsts) or not extents:
         return partition.pushed_at  # a change is under way
     oldest = min(progress.base, *list(progress.sparse or ()), partition.end)
-    place = max(0, partition.place_of(max(oldest, partition.start)))
+    place = max(0, partition.extent_index(max(oldest, partition.start)))
     return extents[min(place, len(extents) - 1)].pushed_at
 
 

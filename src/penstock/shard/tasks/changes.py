@@ -36,7 +36,7 @@ from penstock.model_tasks import FINAL, TaskState
 from penstock.replies import Piece
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, ParentFound, Settling
 from penstock.shard.payload_rows import pieces_of
-from penstock.shard.tasks.submit import CANCELLED_ERROR, Moved, commit, id_bytes, open_place
+from penstock.shard.tasks.submit import CANCELLED_ERROR, Moved, commit, id_bytes, open_position
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
@@ -60,24 +60,24 @@ class Kin(NamedTuple):
 NO_KIN: Final = Kin()
 
 
-def cancel(shard: Shard, place: MessageId | None, task_id: str) -> tuple[Ticket, str]:
+def cancel(shard: Shard, position: MessageId | None, task_id: str) -> tuple[Ticket, str]:
     """End a task wherever it stands; also who was running it, "" for nobody. May raise `Moved`."""
     task = id_bytes(task_id)
 
     def operation() -> tuple[Ticket, str]:
         now, monotonic = shard.begin()
         shard.tick(now, monotonic)
-        if place is None:
+        if position is None:
             held = shard.core.tasks.held.get(task)
             if held is None:
                 raise Moved
             return commit(shard, [cancelled(held.queue, task, CANCELLED_ERROR, now)], now, shard.durability), ""
-        progress = _progress_of(shard, place)
-        entries, chosen = _decide_cancel(shard, progress, place.offset, now)
+        progress = _progress_of(shard, position)
+        entries, chosen = _decide_cancel(shard, progress, position.offset, now)
         worker = chosen[0].lease.consumer if chosen else ""
         partition, queue = progress.partition, progress.partition.queue
         attempt = entries[0].spans[0].attempt if entries[0].leased_at else 0
-        note = Note(task, partition.id, place.offset, attempt, Note.CANCELLED, CANCELLED_ERROR.encode())
+        note = Note(task, partition.id, position.offset, attempt, Note.CANCELLED, CANCELLED_ERROR.encode())
         noted = TasksNoted(queue.id, now, worker, [note])
         level = queue.options.durability or shard.durability
         return commit(shard, [*entries, noted], now, level, chosen), worker
@@ -112,7 +112,7 @@ def _delivery_of(group: Group, progress: Progress, offset: int) -> Chosen | None
 
 def retry(
     shard: Shard,
-    place: MessageId | None,
+    position: MessageId | None,
     task_id: str,
     state: TaskState,
     died_at: datetime | None = None,
@@ -126,7 +126,7 @@ def retry(
     """
     if state not in RETRIED:
         raise TaskConflict(f"task {task_id} is {state}", hint="only dead, cancelled and failed ones can be retried")
-    letter = _letter_of(shard, place, died_at) if place is not None and state is TaskState.DEAD else None
+    letter = _letter_of(shard, position, died_at) if position is not None and state is TaskState.DEAD else None
 
     def operation() -> Ticket:
         now, monotonic = shard.begin()
@@ -135,11 +135,11 @@ def retry(
         where: TaskPosition | None = None
         if letter is not None:
             entries = _decide_redrive(shard, letter, now)
-        elif place is not None:
-            entries = _decide_retry(shard, place, task_id, state, now)
-        if place is not None:
-            partition = _progress_of(shard, place).partition
-            where = partition.queue.id, partition.id, place.offset
+        elif position is not None:
+            entries = _decide_retry(shard, position, task_id, state, now)
+        if position is not None:
+            partition = _progress_of(shard, position).partition
+            where = partition.queue.id, partition.id, position.offset
         entries += decide_revived(shard.core, task_id, where, known, now)
         return commit(shard, entries, now, shard.durability)
 
@@ -155,27 +155,27 @@ def _decide_redrive(shard: Shard, letter: DeadLetter, now: int) -> list[Entry]:
     return decide_redrive(shard.core, dlq, [letter], now, 0.0, 0.0)
 
 
-def _decide_retry(shard: Shard, place: MessageId, task_id: str, state: TaskState, now: int) -> list[Entry]:
-    progress = _progress_of(shard, place)
-    partition, phase = progress.partition, progress.state_of(place.offset)
+def _decide_retry(shard: Shard, position: MessageId, task_id: str, state: TaskState, now: int) -> list[Entry]:
+    progress = _progress_of(shard, position)
+    partition, phase = progress.partition, progress.state_of(position.offset)
     if phase != (WAITING if state is TaskState.FAILED else SETTLED):
         raise Moved
-    if not any(offset == place.offset for offset in partition.kept_from(place.offset, 1)):
+    if not any(offset == position.offset for offset in partition.kept_from(position.offset, 1)):
         raise TaskConflict(f"the message of task {task_id} is no longer kept", hint="submit it again")
-    has_died = phase == WAITING or place.offset in (progress.dead_offsets or ())
+    has_died = phase == WAITING or position.offset in (progress.dead_offsets or ())
     was = 0 if has_died else next((reason for reason in DROPPED if (progress.dropped or {}).get(reason, 0) > 0), None)
     if was is None:
         raise Moved  # it was completed
-    span = span_of(partition.id, range(place.offset, place.offset + 1))
+    span = span_of(partition.id, range(position.offset, position.offset + 1))
     span.dues = np.array([now], np.int64).tobytes()
     return [Revived(partition.queue.id, GROUP, now, [span], int(was))]
 
 
-def _progress_of(shard: Shard, place: MessageId) -> Progress:
+def _progress_of(shard: Shard, position: MessageId) -> Progress:
     """The workers' progress through the partition of a message."""
-    queue = shard.core.by_name.get(place.queue)
-    partition = queue.by_name.get(place.partition) if queue is not None else None
-    if queue is None or partition is None or not HELD < place.offset < partition.end:
+    queue = shard.core.by_name.get(position.queue)
+    partition = queue.by_name.get(position.partition) if queue is not None else None
+    if queue is None or partition is None or not HELD < position.offset < partition.end:
         raise Moved
     return queue.groups[GROUP].progress[partition.id]
 
@@ -183,15 +183,15 @@ def _progress_of(shard: Shard, place: MessageId) -> Progress:
 # the dead letter of a task
 
 
-def _letter_of(shard: Shard, place: MessageId, died_at: datetime | None) -> DeadLetter | None:
+def _letter_of(shard: Shard, position: MessageId, died_at: datetime | None) -> DeadLetter | None:
     """The dead letter that waits for somebody to deal with it."""
-    dlq = place.queue + DLQ_SUFFIX
+    dlq = position.queue + DLQ_SUFFIX
     since = 0 if died_at is None else to_micros(died_at, "died_at")
     for piece in _letters(shard, dlq, since):
         for index, offset in enumerate(piece.offsets):
             headers = piece.batch.headers(piece.row(index)) or {}
-            if headers.get(DEAD_ORIGIN) == str(place) and headers.get(DEAD_GROUP) == DEFAULT_GROUP:
-                return DeadLetter(offset, place, DEFAULT_GROUP)
+            if headers.get(DEAD_ORIGIN) == str(position) and headers.get(DEAD_GROUP) == DEFAULT_GROUP:
+                return DeadLetter(offset, position, DEFAULT_GROUP)
     return None
 
 
@@ -247,11 +247,13 @@ def _parents(task: WithdrawnTask) -> tuple[str, ...]:
     return parse_envelope(Batch(task.batch).payload(0)).depends_on
 
 
-def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None, known: Kin, now: int) -> list[Entry]:
+def decide_revived(
+    core: DeliveryState, task_id: str, position: TaskPosition | None, known: Kin, now: int
+) -> list[Entry]:
     """Hold again whoever was cancelled because of a task, and the task itself if it has no place. May raise `Moved`."""
     root = id_bytes(task_id)
     family = {task.task_id: task for task in _family(core, root)}
-    if place is None:
+    if position is None:
         if root not in family or core.queues.get(family[root].queue) is None:
             raise _gone(task_id)
     else:
@@ -262,8 +264,8 @@ def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None
     tasks = core.tasks
     if len(tasks.held) + len(kept) > limits.tasks_held_max:
         raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
-    revival = _Revival(core, kept, known, {} if place is None else {root: place})
-    return revival.entries(root if place is None else b"", now)
+    revival = _Revival(core, kept, known, {} if position is None else {root: position})
+    return revival.entries(root if position is None else b"", now)
 
 
 def _is_kept(core: DeliveryState, task: WithdrawnTask, known: Kin, now: int) -> bool:
@@ -272,7 +274,7 @@ def _is_kept(core: DeliveryState, task: WithdrawnTask, known: Kin, now: int) -> 
     if name not in known.asked:
         raise Moved
     view, queue = known.found.get(name), core.queues.get(task.queue)
-    if view is None or view.state is not TaskState.CANCELLED or view.place is not None or queue is None:
+    if view is None or view.state is not TaskState.CANCELLED or view.position is not None or queue is None:
         return False
     return queue.dedup is None or queue.dedup.find(digest(name), now) is None
 
@@ -285,12 +287,12 @@ class _Revival:
         core: DeliveryState,
         members: Mapping[bytes, WithdrawnTask],
         known: Kin,
-        places: Mapping[bytes, TaskPosition],
+        positions: Mapping[bytes, TaskPosition],
     ) -> None:
         self._core = core
         self._members = members
         self._known = known
-        self._places = places  # of those that are brought back in this frame
+        self._positions = positions  # of those that are brought back in this frame
         self._keys: set[tuple[int, bytes]] = set()  # unique keys that are taken in it
 
     def entries(self, root: bytes, now: int) -> list[Entry]:
@@ -317,9 +319,9 @@ class _Revival:
         waits: list[Parent] = []
         for name in dict.fromkeys(_parents(task)):
             parent = id_bytes(name)
-            place, state = self._stand_of(parent, name)
-            if place is not None:
-                waits.append(Parent(parent, *place))
+            position, state = self._stand_of(parent, name)
+            if position is not None:
+                waits.append(Parent(parent, *position))
             elif state != TaskState.COMPLETED and task.policy == TaskHeld.CANCEL:
                 return waits, (parent, state)
         return waits, None
@@ -327,8 +329,8 @@ class _Revival:
     def _stand_of(self, parent: bytes, name: str) -> tuple[TaskPosition | None, str]:
         """Where a parent is that is not final, or else how it ended."""
         held = self._members.get(parent) or self._core.tasks.held.get(parent)
-        if parent in self._places:
-            return self._places[parent], ""
+        if parent in self._positions:
+            return self._positions[parent], ""
         if held is not None:
             return (held.queue, HELD, HELD), ""
         if name not in self._known.asked:
@@ -336,10 +338,10 @@ class _Revival:
         parent_view = self._known.found.get(name)
         if parent_view is None:
             return None, "not known any more"
-        place = open_place(self._core, parent_view)
-        if (place is None) != (parent_view.state in FINAL):
+        position = open_position(self._core, parent_view)
+        if (position is None) != (parent_view.state in FINAL):
             raise Moved
-        return place, parent_view.state.value
+        return position, parent_view.state.value
 
     def _key(self, task: WithdrawnTask, now: int) -> list[Entry]:
         """Its unique key is its own again, unless somebody else has it."""

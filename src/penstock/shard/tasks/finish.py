@@ -60,11 +60,11 @@ def finish_tasks(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[Penstoc
 def _frames(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
     """As many at a time as fit into a frame."""
     start = size = 0
-    for place, finish in enumerate(finishes):
+    for position, finish in enumerate(finishes):
         size += len(finish.result) + len(finish.error)
-        if size > FRAME_BYTES and place > start:
-            yield finishes[start:place]
-            start, size = place, len(finish.result) + len(finish.error)
+        if size > FRAME_BYTES and position > start:
+            yield finishes[start:position]
+            start, size = position, len(finish.result) + len(finish.error)
     if start < len(finishes):
         yield finishes[start:]
 
@@ -146,8 +146,8 @@ def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tup
     if lease.group.id != GROUP:
         raise InvalidField(f"receipt: {receipt} is of group {lease.group.name!r}; tasks are run in group 'default'")
     partition = take.progress.partition
-    places = shard.core.tasks.places.get(lease.group.queue.id)
-    awaited = None if places is None else places.get((partition.id, receipt.offset))
+    positions = shard.core.tasks.positions.get(lease.group.queue.id)
+    awaited = None if positions is None else positions.get((partition.id, receipt.offset))
     if (awaited or task) != task or not _may_be(shard, partition, receipt.offset, task, named):
         raise InvalidField(f"task_id: {named} is not the task of receipt {receipt}")
     return lease, take, index

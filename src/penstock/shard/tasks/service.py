@@ -130,7 +130,7 @@ class TaskService:
         try:
             return self.caught_up().identify(keys)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
-            logger.warning("the task index is made anew in memory, for the sealer: %s", error)
+            logger.warning("the task index is rebuilt in memory, for the sealer: %s", error)
         with closing(self._new_task_index(None)) as spare:
             spare.catch_up()
             return spare.identify(keys)
@@ -144,7 +144,7 @@ class TaskService:
             task_index.catch_up(sequence)
             task_index.sealed(sequence)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
-            logger.warning("the task index will be made anew: %s", error)  # from what is sealed
+            logger.warning("the task index will be rebuilt: %s", error)  # from what is sealed
 
     def follow(self) -> float:
         """What the clerk does, so that readers find little to catch up with, and deaths are reported soon."""
@@ -201,7 +201,7 @@ class TaskService:
                 return task_submit.submit_tasks(self.shard, tasks, {}, client)
 
         def submit() -> tuple[list[Submitted], Ticket]:
-            return task_submit.submit_tasks(self.shard, tasks, self.task_index.places(parents), client)
+            return task_submit.submit_tasks(self.shard, tasks, self.task_index.positions(parents), client)
 
         return _until_settled(submit, "depends_on")
 
@@ -257,7 +257,7 @@ class TaskService:
 
         def retry() -> None:
             ids = changes.kin(self.shard, task_id)
-            kin = changes.Kin(ids, self.task_index.places(ids) if ids else {})
+            kin = changes.Kin(ids, self.task_index.positions(ids) if ids else {})
             view = self.task(task_id)
             self.registry.revived(task_id)
             changes.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)

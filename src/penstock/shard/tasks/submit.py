@@ -47,7 +47,7 @@ CANCELLED_ERROR: Final = "it was cancelled"
 class Wanted(NamedTuple):
     """A submission that was looked at: its place in the call, its id and those of its parents as entries have them."""
 
-    place: int
+    position: int
     task: TaskSubmission
     task_id: bytes
     parents: tuple[bytes, ...]
@@ -56,16 +56,16 @@ class Wanted(NamedTuple):
 def check_submissions(tasks: Sequence[TaskSubmission]) -> list[Wanted]:
     """All of them, parents first. Refuses ids that stand twice, and tasks that wait for themselves."""
     tasks_by_id: dict[bytes, Wanted] = {}
-    for place, task in enumerate(tasks):
+    for position, task in enumerate(tasks):
         task_id = id_bytes(task.task_id)
         if task_id in tasks_by_id:
-            raise InvalidField(f"tasks[{place}].task_id: {task.task_id} stands twice in one call")
+            raise InvalidField(f"tasks[{position}].task_id: {task.task_id} stands twice in one call")
         parents = tuple(dict.fromkeys(map(id_bytes, task.depends_on)))
         if task_id in parents:
-            raise InvalidField(f"tasks[{place}].depends_on: {task.task_id} waits for itself")
+            raise InvalidField(f"tasks[{position}].depends_on: {task.task_id} waits for itself")
         # An id that its queue remembers is what makes it safe to submit again.
         named = task if task.is_named else msgspec.structs.replace(task, is_named=True)
-        tasks_by_id[task_id] = Wanted(place, named, task_id, parents)
+        tasks_by_id[task_id] = Wanted(position, named, task_id, parents)
     return _parents_first(tasks_by_id)
 
 
@@ -89,8 +89,8 @@ def _parents_first(tasks_by_id: dict[bytes, Wanted]) -> list[Wanted]:
             if not missing[child]:
                 free.append(child)
     if len(ordered) < len(tasks_by_id):
-        place = next(task.place for task in tasks_by_id.values() if missing[task.task_id])
-        raise InvalidField(f"tasks[{place}].depends_on: these tasks wait for each other in a circle")
+        position = next(task.position for task in tasks_by_id.values() if missing[task.task_id])
+        raise InvalidField(f"tasks[{position}].depends_on: these tasks wait for each other in a circle")
     return ordered
 
 
@@ -169,16 +169,16 @@ class Moved(Exception):
     """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
 
 
-def open_place(core: DeliveryState, parent: ParentFound) -> TaskPosition | None:
+def open_position(core: DeliveryState, parent: ParentFound) -> TaskPosition | None:
     """Where the message of a parent is; None when there is none, or workers are done with it."""
-    if parent.place is None:
+    if parent.position is None:
         return None
-    queue = core.by_name.get(parent.place.queue)
-    partition = queue.by_name.get(parent.place.partition) if queue is not None else None
+    queue = core.by_name.get(parent.position.queue)
+    partition = queue.by_name.get(parent.position.partition) if queue is not None else None
     if queue is None or partition is None:
         return None
-    place = (queue.id, partition.id, parent.place.offset)
-    return None if is_settled(core, place) else place
+    position = (queue.id, partition.id, parent.position.offset)
+    return None if is_settled(core, position) else position
 
 
 def submit_tasks(
@@ -205,7 +205,7 @@ class _Submission:
         self._new: set[bytes] = set()
         self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
         self._doomed: dict[bytes, Lost] = {}
-        self._places: dict[bytes, TaskPosition] = {}  # of those that are pushed
+        self._positions: dict[bytes, TaskPosition] = {}  # of those that are pushed
         self._queues: dict[str, Queue] = {}  # of those that are new; queues that are made as they will be
         self._bill: Bill = {}
 
@@ -215,7 +215,7 @@ class _Submission:
         shard.tick(self._now, shard.clock.monotonic())
         core.tasks.sweep(core, self._now)
         for item in self._wanted:
-            self._place(item)
+            self._position(item)
         new = [item for item in self._wanted if item.task_id not in self._there]
         if not new:
             return self._answers(), shard.read_ticket
@@ -230,7 +230,7 @@ class _Submission:
         return self._answers(), commit(shard, entries, self._now, level, bill=self._bill)
 
     def _answers(self) -> list[Submitted]:
-        answers = [(item.place, self._there.get(item.task_id), item.task_id) for item in self._wanted]
+        answers = [(item.position, self._there.get(item.task_id), item.task_id) for item in self._wanted]
         return [
             Submitted(id_text(task_id if there is None else there[0]), there is None)
             for _, there, task_id in sorted(answers)
@@ -238,7 +238,7 @@ class _Submission:
 
     # what becomes of each
 
-    def _place(self, item: Wanted) -> None:
+    def _position(self, item: Wanted) -> None:
         """Whether a task is new, and whether it is pushed, held or doomed."""
         there = self._find(item)
         if there is not None:
@@ -284,20 +284,20 @@ class _Submission:
 
     def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
         """What a child has to wait for; None when that is done, `Lost` when it never will be."""
-        place: TaskPosition | None = None
+        position: TaskPosition | None = None
         was_there = parent in self._there
         if was_there:
-            parent, place = self._there[parent]
+            parent, position = self._there[parent]
         if parent in self._new:
             return parent
         held = self._core.tasks.held.get(parent)
         if held is not None:
             return Parent(parent, held.queue, HELD, HELD)
-        if place is not None and not is_settled(self._core, place):
-            return Parent(parent, *place)
+        if position is not None and not is_settled(self._core, position):
+            return Parent(parent, *position)
         view = self._parents.get(id_text(parent))
         if view is None:
-            where = f"tasks[{child.place}].depends_on"
+            where = f"tasks[{child.position}].depends_on"
             if was_there:
                 raise Moved  # it was submitted before, and is done: how, the caller can find out
             raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
@@ -308,10 +308,10 @@ class _Submission:
             if view.state == TaskState.COMPLETED:
                 return None
             return Lost(f"its parent {id_text(parent)} was {view.state.value}", parent)
-        place = open_place(self._core, view)
-        if place is None:
+        position = open_position(self._core, view)
+        if position is None:
             raise Moved
-        return Parent(parent, *place)
+        return Parent(parent, *position)
 
     # the frame
 
@@ -339,9 +339,9 @@ class _Submission:
         for queue, some in by_queue.items():
             batch = tasks_batch([item.task for item in some])
             decided = decide_push(self._core, queue, batch, self._now)
-            partitions, offsets = decided.push.places(batch.count)
+            partitions, offsets = decided.push.positions(batch.count)
             for item, partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
-                self._places[item.task_id] = (queue.id, partition, offset)
+                self._positions[item.task_id] = (queue.id, partition, offset)
             entries += decided.entries
             pushes.append((queue, decided.push))
         self._bill = decide_bill(pushes, self._client, self._now)
@@ -351,7 +351,7 @@ class _Submission:
         message = task_message(item.task)
         check_allowed(queue, Batch(message))
         parents = [
-            wait if isinstance(wait, Parent) else Parent(wait, *self._places.get(wait, (queue.id, HELD, HELD)))
+            wait if isinstance(wait, Parent) else Parent(wait, *self._positions.get(wait, (queue.id, HELD, HELD)))
             for wait in self._waits[item.task_id]
         ]
         policy = POLICY[item.task.on_parent_failure]
@@ -361,7 +361,7 @@ class _Submission:
         task, queue = item.task, self._queues[item.task.queue]
         assert task.unique_key is not None
         until = 0 if task.unique_seconds is None else self._now + round(task.unique_seconds * 1_000_000)
-        _, partition, offset = self._places.get(item.task_id, (queue.id, HELD, HELD))
+        _, partition, offset = self._positions.get(item.task_id, (queue.id, HELD, HELD))
         return UniqueTaken(queue.id, digest(task.unique_key), item.task_id, until, partition, offset)
 
     def _check_room(self, entries: list[Entry], waiting: list[Wanted]) -> None:
