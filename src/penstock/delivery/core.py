@@ -57,7 +57,7 @@ class DeliveryState:
         self.producers = Producers()
         self.sinks = Sinks()
         self.tasks = Tasks()
-        self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored
+        self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored, deleted ones too
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
@@ -299,7 +299,6 @@ class DeliveryState:
     def _queue_deleted(self, deleted: entry.QueueDeleted) -> None:
         self.swept = self.sequence
         self.tasks.drop_queue(deleted.queue, self.sequence)
-        self.encrypted.discard(deleted.queue)
         queue = self.queues.pop(deleted.queue, None)
         if queue is None:
             return

@@ -382,9 +382,7 @@ PUSH_PART: Final = struct.Struct("<IIq")
 PUSH_ONE: Final = struct.Struct("<BxxxIIIqQQIIIIq")  # head, push head and one part in one go
 PUSH_ONE_FLAGS: Final = struct.Struct("<BxxxIIIqQQIIIIq4xI")  # the same, and the columns of the batch behind it
 PUSH: Final = 1
-SEALED: Final = (
-    25  # an entry of an encrypted queue; `storage/sealed_frames.py` writes it, and opens it before it is read
-)
+SEALED: Final = 25  # an entry of an encrypted queue, which `storage/sealed_frames.py` writes and opens
 
 
 @dataclass(slots=True, eq=False)

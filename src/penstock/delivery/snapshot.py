@@ -11,7 +11,7 @@ copies references and no more, with the lock held; what is taken is not altered,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -342,9 +342,9 @@ def encode_tasks(taken: Taken) -> bytes:
     )
 
 
-def restore_tasks(tasks: Tasks, data: bytes) -> None:
-    """Put a checkpoint back; what it includes is not learnt again from the journal."""
-    part = msgspec.msgpack.decode(data, type=TasksPart)
+def restore_tasks(tasks: Tasks, data: bytes, opened: Callable[[TasksPart], TasksPart] = lambda part: part) -> None:
+    """Put a checkpoint back; what it includes is not learnt again from the journal. `opened` opens what is sealed."""
+    part = opened(msgspec.msgpack.decode(data, type=TasksPart))
     tasks.applied = tasks.schedules.applied = tasks.operations.applied = part.sequence
     tasks.held = {held.task_id: held for held in part.held}
     tasks.held_bytes = sum(len(held.batch) for held in part.held)

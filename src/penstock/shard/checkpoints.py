@@ -14,6 +14,7 @@ is kept as it is. Runs are merged here, before they are written, and mapped from
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,11 +24,13 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.entries import FOREVER, Int64s
 from penstock.delivery.log import Extent, Partition, Queue
-from penstock.delivery.snapshot import encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
+from penstock.delivery.snapshot import Taken, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 
 if TYPE_CHECKING:
-    from penstock.shard.shard import Shard
+    from penstock.seals import Seals
+from penstock.shard.sealed_tasks import open_tasks, seal_tasks
+from penstock.shard.shard import Shard
 
 
 def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
@@ -229,14 +232,20 @@ class Checkpointer:
                 return
             taken = take_tasks(core.tasks, core.sequence)
         try:
-            parts[TASKS_PART] = encode_tasks(taken)
+            parts[TASKS_PART] = encode_tasks(self._sealed(taken))
         finally:
             with self._shard.lock:
                 self._shard.check()
                 core.tasks.take_back()
 
+    def _sealed(self, taken: Taken) -> Taken:
+        shard = self._shard
+        if shard.frame_seals is None or not shard.core.encrypted:
+            return taken
+        return seal_tasks(taken, shard.frame_seals.seals, shard.core.encrypted, shard.number_of)
 
-def restore(core: DeliveryState, checkpoint: Checkpoint) -> None:
+
+def restore(core: DeliveryState, checkpoint: Checkpoint, seals: Seals | None = None) -> None:
     """Put the state of a checkpoint into an empty core."""
     core.sequence = core.swept = checkpoint.sequence
     for name in checkpoint.parts:
@@ -250,7 +259,8 @@ def restore(core: DeliveryState, checkpoint: Checkpoint) -> None:
         elif name == SINKS_PART:
             restore_sinks(core.sinks, checkpoint.parts[name])
         elif name == TASKS_PART:
-            restore_tasks(core.tasks, checkpoint.parts[name])
+            opened = {} if seals is None else {"opened": partial(open_tasks, seals=seals)}
+            restore_tasks(core.tasks, checkpoint.parts[name], **opened)
     dedup = [name for name in checkpoint.parts if name.startswith(DEDUP_PART)]
     for number, names in by_queue(dedup).items():
         queue = core.queues[number]

@@ -178,9 +178,10 @@ class Engine:
         if not encrypted or self.frame_seals is None:
             return encode_apart(entries)
         made = {entry.queue for entry in entries if type(entry) is QueueSet and b"encryption" in entry.options}
-        return self.frame_seals.encode(entries, encrypted | made if made else encrypted, self._number_of)
+        return self.frame_seals.encode(entries, encrypted | made if made else encrypted, self.number_of)
 
-    def _number_of(self, name: str) -> int | None:
+    def number_of(self, name: str) -> int | None:
+        """The number of a queue by its name."""
         queue = self.core.by_name.get(name)
         return None if queue is None else queue.id
 

@@ -34,6 +34,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.manifest import Manifest
 from penstock.storage.sealed_frames import FrameSeals
+from penstock.storage.sealed_rows import RowSeals
 from penstock.storage.segments import SegmentStore
 from penstock.storage.staging import Staging
 
@@ -60,9 +61,11 @@ def open_on_disk(
     shard_id = open_directory(disk)
     try:
         keys = open_keys(disk, shard_id)
-        frame_seals = None if keys is None else FrameSeals(Seals(keys, shard_id))
+        seals = None if keys is None else Seals(keys, shard_id)
+        frame_seals = None if seals is None else FrameSeals(seals)
+        row_seals = None if seals is None else RowSeals(seals)
         unseal = as_it_is if frame_seals is None else frame_seals.open
-        store = SegmentStore(disk)
+        store = SegmentStore(disk, row_seals=row_seals)
         checkpoints = CheckpointStore(disk)
         checkpoint = checkpoints.load()
         sequence = checkpoint.sequence if checkpoint else 0
@@ -70,7 +73,9 @@ def open_on_disk(
         journal = FileJournal(
             disk, shard_id, known_durable=max(sequence, store.sealed_sequence), unseal=unseal, **sizes
         )
-        core = recover(journal.replay, store.manifest, checkpoint, clock.now())
+        core = recover(journal.replay, store.manifest, checkpoint, clock.now(), seals)
+        if row_seals is not None:
+            row_seals.encrypted = core.encrypted
         _require_whole(core)
         shard = Shard(journal, core, clock, rng, store=store, durability=durability, frame_seals=frame_seals)
         _rebuild(shard)
@@ -100,12 +105,14 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
                 shard.is_closed = True
 
 
-def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> DeliveryState:
+def recover(
+    replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int, seals: Seals | None = None
+) -> DeliveryState:
     """The state that a data directory holds, without its indexes. Changes nothing."""
     core = DeliveryState(now)
     core.replaying = True
     if checkpoint is not None:
-        restore(core, checkpoint)
+        restore(core, checkpoint, seals)
     sealed = by_partition(manifest.extents)
     for (queue_id, number), extents in sealed.items():
         queue = core.queues.get(queue_id)

@@ -26,7 +26,7 @@ from penstock.storage.frames import HEADER_BYTES, Header, Scan, Verdict, decode_
 from penstock.storage.journal_files import RESERVE, Mark, read_mark
 from penstock.storage.manifest import DIRECTORIES, Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import EVENT_TIMES, EVENTS, SCHEMAS, TASKS
+from penstock.storage.schema import EVENT_TIMES, EVENTS, TASKS
 from penstock.storage.segment_audit import RebuiltManifest, rebuild_manifest
 from penstock.units import plural
 
@@ -352,7 +352,7 @@ def readable_row_groups(disk: Disk, file: SegmentFile) -> set[int]:
     readable = set()
     for row_group in range(len(file.row_groups)):
         try:
-            reader.read(file, row_group, SCHEMAS[file.table].names)
+            reader.stored(file, row_group)
         except (Damaged, FileNotFoundError):
             continue
         readable.add(row_group)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.batch.arrow import CONTENT_TYPES
-from penstock.delivery.entries import Settled, Span
+from penstock.delivery.entries import Settled, Span, is_encrypted
 from penstock.errors import Damaged, InvalidField
 from penstock.model import Outcome, suggestion
 from penstock.storage.cache import ByteCache
@@ -45,6 +45,7 @@ from penstock.storage.schema import (
     Names,
     table_of,
 )
+from penstock.storage.sealed_rows import CONTENT, DATA_KEY, RowSeals, needed, payload_lengths
 
 COMPRESSION_LEVEL: Final = 1
 SAMPLE_ROWS: Final = 64
@@ -108,6 +109,9 @@ def describe(
 
 def _writer(sink: Any, kind: str, table: pa.Table) -> pq.ParquetWriter:
     compression = _COMPRESS_ALL if kind != MESSAGES or _shrinks(table["payload"]) else _COMPRESS_BESIDE_PAYLOAD
+    if CONTENT in table.schema.names:  # ciphertext does not shrink
+        names = [*table.schema.names, *_HEADERS]
+        compression = {"compression": {**dict.fromkeys(names, "zstd"), CONTENT: "none"}}
     writer = pq.ParquetWriter(
         sink,
         table.schema,
@@ -133,13 +137,27 @@ def _shrinks(payloads: pa.ChunkedArray) -> bool:
 class SegmentReader:
     """Reads row groups of files that a manifest names. Safe to use from several threads."""
 
-    def __init__(self, disk: ReadableDisk, *, checks_pages: bool = True) -> None:
+    def __init__(self, disk: ReadableDisk, *, checks_pages: bool = True, row_seals: RowSeals | None = None) -> None:
         self._disk = disk
+        self.row_seals = row_seals  # None: rows of encrypted queues cannot be read
         self._checks_pages = checks_pages  # needless where the memory that is decoded was checked as a whole
         self._footers: ByteCache[str, pq.FileMetaData] = ByteCache(limits.segment_footers_bytes)
 
     def read(self, file: SegmentFile, row_group: int, columns: Sequence[str]) -> pa.Table:
-        """Read some columns of one row group."""
+        """Read some columns of one row group; rows of encrypted queues are opened."""
+        if DATA_KEY not in self.footer(file).schema.names:
+            return self.stored(file, row_group, columns)
+        table = self.stored(file, row_group, needed(file.table, columns))
+        if DATA_KEY not in table.schema.names:
+            return table
+        if self.row_seals is not None:
+            return self.row_seals.open(file.table, table, columns)
+        if table[DATA_KEY].null_count < len(table):
+            raise is_encrypted()
+        return table.select(list(columns))
+
+    def stored(self, file: SegmentFile, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read some columns of one row group, or all of them, as they are stored."""
         footer = self.footer(file)
         start, end = file.row_group_bounds(row_group)
         with self._disk.open_input(file.name) as source:
@@ -148,7 +166,8 @@ class SegmentReader:
                 raise Damaged(f"{file.name}: row group {row_group} does not match its checksum")
             try:
                 reader = pq.ParquetFile(source, metadata=footer, page_checksum_verification=self._checks_pages)
-                return reader.read_row_group(row_group, columns=list(columns), use_threads=False)
+                names = None if columns is None else list(columns)
+                return reader.read_row_group(row_group, columns=names, use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise Damaged(f"{file.name}: row group {row_group} cannot be read: {error}") from error
 
@@ -187,8 +206,8 @@ def row_ends(sizes: Int64s) -> list[int]:
 def row_sizes(table: pa.Table) -> Int64s:
     """Bytes of the columns of varying length, by row."""
     sizes = _lengths(table["payload"])
-    for name in ("key", "dedup_key", "trace_id"):
-        if table[name].null_count < len(table):
+    for name in ("key", "dedup_key", "trace_id", CONTENT):
+        if name in table.schema.names and table[name].null_count < len(table):
             sizes += _lengths(table[name])
     if table["headers"].null_count < len(table):
         sizes += _headers_lengths(table["headers"])
@@ -219,7 +238,7 @@ def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[
         groups,
         firsts - np.array([0, *ends])[groups],
         np.bitwise_or.reduceat(flags, firsts),
-        np.add.reduceat(_lengths(table["payload"]), firsts),
+        np.add.reduceat(np.asarray(payload_lengths(table).to_numpy(), np.int64), firsts),
         np.maximum.reduceat(_numbers(table, "available_at"), firsts),
         expires_at,
     ]
@@ -419,8 +438,9 @@ ROW_GROUP_ROWS: Final = 4 * limits.segment_row_group_rows
 class EventFileWriter:
     """Writes one file; none when there are no rows."""
 
-    def __init__(self, disk: Disk, name: str, kind: str) -> None:
+    def __init__(self, disk: Disk, name: str, kind: str, row_seals: RowSeals | None = None) -> None:
         self._disk = disk
+        self._row_seals = row_seals
         self._name = name
         self._kind = kind
         self._writer: SegmentWriter | None = None
@@ -453,9 +473,10 @@ class EventFileWriter:
         self._waiting = [table.slice(end)] if end < len(table) else []
 
     def _write(self, table: pa.Table) -> None:
+        stored = table if self._row_seals is None else self._row_seals.seal(self._kind, table)
         if self._writer is None:
-            self._writer = SegmentWriter(self._kind, table)
-        self._writer.add(table)
+            self._writer = SegmentWriter(self._kind, stored)
+        self._writer.add(stored)
         self._rows += len(table)
         for events in summary(table, self._kind):
             known = self._about.get(events.queue, EventsOf(events.queue, 0, 0))

@@ -27,7 +27,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import FOREVER, Manifest, SegmentFile, needed_events, queues_with_history
 from penstock.storage.parquet import Int64s, SegmentReader, file_name, row_sizes, write_event_file, write_messages
-from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
+from penstock.storage.schema import EVENT_TIMES
 
 
 def new_starts(
@@ -168,7 +168,7 @@ def _rewrite_messages(
 ) -> tuple[SegmentFile, list[Extent]]:
     tables: list[pa.Table] = []
     for row_group, run in groupby(kept, lambda extent: extent.row_group):
-        table = reader.read(file, row_group, SCHEMAS[MESSAGES].names)
+        table = reader.stored(file, row_group)
         tables += [table.slice(extent.row, extent.count) for extent in run]
     table = pa.concat_tables(tables).combine_chunks()
     ends, extents = _pack(kept, row_sizes(table), _next_name(disk, file))
@@ -193,8 +193,8 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
 
 
 def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> list[SegmentFile]:
-    kept, columns = pa.array(queues, pa.int64()), SCHEMAS[file.table].names
-    tables = (reader.read(file, row_group, columns) for row_group in range(len(file.row_groups)))
+    kept = pa.array(queues, pa.int64())
+    tables = (reader.stored(file, row_group) for row_group in range(len(file.row_groups)))
     needed = (table.filter(pc.is_in(table["incarnation"], kept)) for table in tables)
     return write_event_file(disk, _next_name(disk, file), file.table, needed, (file.first_sequence, file.end_sequence))
 

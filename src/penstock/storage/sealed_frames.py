@@ -88,7 +88,7 @@ class FrameSeals:
             return replace(entry, notes=[replace(note, data=_NOTHING[note.what]) for note in entry.notes])
         if isinstance(entry, TaskHeld):
             batch = Batch.parse(entry.batch, validate=False)
-            return replace(entry, batch=self._shell(batch, queue) or _empty(batch.count))
+            return replace(entry, batch=self._shell(batch, queue) or erased_batch(batch.count))
         if isinstance(entry, ScheduleSet):
             return None if entry.is_deleted else replace(entry, spec=b"", is_deleted=True)
         return None
@@ -153,9 +153,14 @@ def _has_sealed(frame: memoryview) -> bool:
     return False
 
 
+def schedule_queue(spec: bytes) -> str:
+    """The queue of a schedule's task."""
+    return _schedule.decode(spec).queue
+
+
 def _queue_of(entry: Entry, queue_of: QueueOf) -> int:
     if isinstance(entry, ScheduleSet) and not entry.is_deleted:
-        return queue_of(_schedule.decode(entry.spec).queue) or 0
+        return queue_of(schedule_queue(entry.spec)) or 0
     return entry.queue
 
 
@@ -169,7 +174,8 @@ def _clear_column(batch: Batch, flag: int, hashed: Callable[[bytes], str] | None
     return fields.texts(flag, texts)
 
 
-def _empty(count: int) -> bytes:
+def erased_batch(count: int) -> bytes:
+    """A batch of messages of which nothing is left."""
     return fields.seal_fields([], [b""] * count)
 
 

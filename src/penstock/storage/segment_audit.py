@@ -33,6 +33,7 @@ from penstock.storage.extents import Extent
 from penstock.storage.manifest import Manifest, SegmentFile, extents_in
 from penstock.storage.parquet import SegmentReader, extents_of
 from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
+from penstock.storage.sealed_rows import DATA_KEY, EXTRA, SEALED_FLAGS
 
 Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
 
@@ -90,7 +91,7 @@ def _check_rows(reader: SegmentReader, file: SegmentFile, extents: Sequence[Exte
     """Read every page, so that its checksum is checked too."""
     rows = 0
     for row_group in range(len(file.row_groups)):
-        table = reader.read(file, row_group, SCHEMAS[file.table].names)
+        table = reader.stored(file, row_group)
         rows += len(table)
         if file.table != MESSAGES:
             continue
@@ -149,7 +150,9 @@ class _ManifestBuilder:
         data = self.disk.read(name)
         try:
             source = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-            table = source.read(use_threads=False).select(SCHEMAS[kind].names)
+            table = source.read(use_threads=False)
+            extra = [field.name for field in EXTRA[kind] if field.name in table.schema.names]
+            table = table.select([*SCHEMAS[kind].names, *extra])
         except (pa.ArrowException, OSError, KeyError) as error:
             self.unreadable[name] = str(error)
             self.unlisted.append(name)
@@ -239,6 +242,8 @@ def _row_flags(table: pa.Table) -> NDArray[np.int64]:
     for name, flag in _NULLABLE.items():
         if table[name].null_count < len(table):
             flags |= np.where(pc.is_valid(table[name]).to_numpy(), flag, 0)
+    if DATA_KEY in table.schema.names:
+        flags |= np.where(pc.is_valid(table[DATA_KEY]).to_numpy(), SEALED_FLAGS, 0)
     flags |= np.where(table["priority"].to_numpy() != priority_default, layout.PRIORITY, 0)
     plain = pc.equal(table["content_type"], CONTENT_TYPE_NAMES[ContentType.BYTES]).to_numpy()
     return flags | np.where(plain, 0, layout.CONTENT_TYPE)

@@ -59,6 +59,7 @@ from penstock.storage.parquet import (
     write_messages,
 )
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS, Names
+from penstock.storage.sealed_rows import SEALED_FLAGS, RowSeals
 from penstock.storage.task_rows import Identify, TaskRows
 
 Moved = Callable[[list[Extent]], None]
@@ -72,11 +73,12 @@ _log = logging.getLogger(__name__)
 class SegmentStore:
     """The segments below one data directory. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk, *, clock: Clock | None = None) -> None:
+    def __init__(self, disk: Disk, *, clock: Clock | None = None, row_seals: RowSeals | None = None) -> None:
         self._disk = disk
+        self.row_seals = row_seals
         self._changing = threading.Lock()
         self._current = CurrentManifest(disk, clock or SystemClock())
-        self._reader = SegmentReader(disk)
+        self._reader = SegmentReader(disk, row_seals=row_seals)
         self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
         self._columns: ByteCache[tuple[str, int, str], parquet.Column] = ByteCache(limits.segment_columns_bytes)
         self._current.sweep()
@@ -175,7 +177,9 @@ class SegmentStore:
             if end_sequence <= now.sealed_sequence + 1:
                 return []
             tasks = TaskRows(names, identify, now.task_queues)
-            sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence, tasks).run(frames)
+            sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence, tasks, self.row_seals).run(
+                frames
+            )
             sealed.extents.sort()
             about = {extent.queue for extent in sealed.extents}
             about |= {events.queue for file in sealed.files for events in file.events}
@@ -372,8 +376,10 @@ class Sealer:
         first_sequence: int,
         end_sequence: int,
         tasks: TaskRows | None = None,
+        row_seals: RowSeals | None = None,
     ) -> None:
         self._disk = disk
+        self._row_seals = row_seals
         self._tasks = tasks or TaskRows(names)
         self._names = names
         self._keep = keep
@@ -397,7 +403,7 @@ class Sealer:
         return self._sealed
 
     def _event_file(self, kind: str) -> EventFileWriter:
-        return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
+        return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind, self._row_seals)
 
     def start_of(self, queue: int, partition: int) -> int:
         """The first offset to keep: asked once per partition, so that one seal uses one answer."""
@@ -458,6 +464,10 @@ class Sealer:
             return
         name = parquet.file_name(MESSAGES, self._sequences[0], len(self._sealed.files))
         ends = row_ends(row_sizes(table))
+        if self._row_seals is not None:
+            flags |= np.where(self._row_seals.concerned(table), SEALED_FLAGS, 0)
         extents = extents_of(table, flags, name, ends)
+        if self._row_seals is not None:
+            table = self._row_seals.seal(MESSAGES, table)
         self._sealed.files.append(write_messages(self._disk, table, ends, extents, self._sequences))
         self._sealed.extents.extend(extents)

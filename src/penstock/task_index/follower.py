@@ -16,7 +16,7 @@ there are. A damaged row group of the table costs what only it held: other tasks
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -56,6 +56,7 @@ from penstock.storage.task_changes import (
 )
 from penstock.task_index import database
 from penstock.task_index.database import Database, set_meta
+from penstock.task_index.sealed_values import IndexSeals
 
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
@@ -69,8 +70,9 @@ Touched = set[bytes]  # ids of tasks
 class Follower:
     """Reads the journal into a database. For one thread at a time."""
 
-    def __init__(self, database: Database, *, remembers: bool = False) -> None:
+    def __init__(self, database: Database, *, remembers: bool = False, seals: IndexSeals | None = None) -> None:
         self.database = database
+        self.seals = seals  # for values of encrypted queues
         self.remembers = remembers  # keeps which tasks were forgotten, for the sealer
         self.position: int = database.meta("position", 0)
         self.checksum: int = database.meta("checksum", 0)
@@ -90,7 +92,8 @@ class Follower:
         is_over = True
         try:
             with self.database.writing() as connection:
-                sink = Sink(connection, self.known, self.touched if self.watches else None, remembers=self.remembers)
+                touched = self.touched if self.watches else None
+                sink = Sink(connection, self.known, touched, remembers=self.remembers, seals=self.seals)
                 for sequence, crc, frame in frames:
                     take_frame(fold, sequence, frame, sink)
                     position, checksum = sequence, crc
@@ -141,13 +144,25 @@ _TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
 }
 
 
+_STATEMENTS: Final = (
+    database.INSERT, database.INSERT, database.UPDATE_BY_ID, database.UPDATE_BY_PLACE, database.INSERT_RUN,
+)  # fmt: skip
+
+
 class Sink:
     """Stores what was folded, within a transaction."""
 
     def __init__(
-        self, connection: sqlite3.Connection, known: Known, touched: Touched | None, *, remembers: bool = False
+        self,
+        connection: sqlite3.Connection,
+        known: Known,
+        touched: Touched | None,
+        *,
+        remembers: bool = False,
+        seals: IndexSeals | None = None,
     ) -> None:
         self._connection = connection
+        self._seals = seals
         self._known = known
         self._touched = touched
         self._remembers = remembers
@@ -158,11 +173,12 @@ class Sink:
         connection = self._connection
         new = [change for change in fold.changes.values() if len(change) > UPDATE_LENGTH]
         updates = [change for change in fold.changes.values() if len(change) == UPDATE_LENGTH]
-        database.execute_rows(connection, database.INSERT, fold.held.values())
-        database.execute_rows(connection, database.INSERT, new)
-        database.execute_rows(connection, database.UPDATE_BY_ID, fold.by_id.values())
-        database.execute_rows(connection, database.UPDATE_BY_PLACE, updates)
-        database.execute_rows(connection, database.INSERT_RUN, fold.runs)
+        rows: list[Collection[Any]] = [fold.held.values(), new, fold.by_id.values(), updates, fold.runs]
+        if self._seals is not None:
+            tasks, update, runs = self._seals.tasks, self._seals.updates, self._seals.runs
+            rows = [seal(some) for seal, some in zip((tasks, tasks, update, update, runs), rows, strict=True)]
+        for statement, some in zip(_STATEMENTS, rows, strict=True):
+            database.execute_rows(connection, statement, some)
         database.execute_rows(connection, database.INSERT_PARENT, fold.parents)
         if self._touched is not None:
             self._touched.update(change[TASK_ID] for change in [*new, *fold.held.values()])
@@ -291,9 +307,9 @@ INTERRUPTED: Final = "interrupted"
 _OUTCOMES: Final = {outcome.name.lower(): outcome.value for outcome in Outcome}
 
 
-def rebuild(database: Database, shard: Shard) -> Follower:
+def rebuild(database: Database, shard: Shard, seals: IndexSeals | None = None) -> Follower:
     """Fill an empty database as far as the segments go. Returns the follower that continues from there."""
-    follower = Follower(database, remembers=shard.store is not None)
+    follower = Follower(database, remembers=shard.store is not None, seals=seals)
     known = follower.known
     with shard.lock:
         shard.check()
@@ -306,7 +322,7 @@ def rebuild(database: Database, shard: Shard) -> Follower:
         manifest = shard.store.manifest
         position = manifest.sealed_sequence
         for table in shard.store.read_tasks(manifest):
-            _take_table(database, known, table, queues)
+            _take_table(follower, table, queues)
     with database.writing() as connection:
         store_names(connection, known)
         set_meta(connection, "position", position)
@@ -315,11 +331,11 @@ def rebuild(database: Database, shard: Shard) -> Follower:
     return follower
 
 
-def _take_table(database: Database, known: Known, table: pa.Table, queues: Container[int]) -> None:
+def _take_table(follower: Follower, table: pa.Table, queues: Container[int]) -> None:
     """Store the changes of one row group; the history of queues that are gone is left out."""
     columns = [table[name].cast(pa.int64()) if name in _TIMES else table[name] for name in Row._fields]
-    with database.writing() as connection:
-        fold = _TableFold(connection, known)
+    with follower.database.writing() as connection:
+        fold = _TableFold(connection, follower.known, follower.seals)
         for row in map(Row, *(column.to_pylist() for column in columns)):
             if row.incarnation in queues:
                 fold.add(row)
@@ -329,8 +345,9 @@ def _take_table(database: Database, known: Known, table: pa.Table, queues: Conta
 class _TableFold:
     """Rows of the sealed table, folded by task until they are stored."""
 
-    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
+    def __init__(self, connection: sqlite3.Connection, known: Known, seals: IndexSeals | None) -> None:
         self._connection = connection
+        self._seals = seals
         self._known = known
         self._changes: dict[bytes, Change] = {}
         self._runs: list[list[Any]] = []
@@ -374,7 +391,10 @@ class _TableFold:
 
     def _end_run(self, row: Row, task_id: bytes, change: Change) -> None:
         run = self._changes[task_id][ATTEMPT:FINISHED_AT]
-        self._runs.append([*run, row.at, change[OUTCOME], row.error or "", task_id])
+        error = row.error or ""
+        if self._seals is not None:
+            error = self._seals.value(row.incarnation, error)
+        self._runs.append([*run, row.at, change[OUTCOME], error, task_id])
         if run[-1] is None:
             self.store()  # only the stored row says who ran it, and since when
 
@@ -382,14 +402,17 @@ class _TableFold:
         """Store everything so far."""
         connection, changes = self._connection, self._changes
         new = {task_id: change for task_id, change in changes.items() if len(change) > UPDATE_LENGTH}
-        updates = [change for change in changes.values() if len(change) == UPDATE_LENGTH]
+        updates: list[Sequence[Any]] = [change for change in changes.values() if len(change) == UPDATE_LENGTH]
         parents = [
             pair
             for task_id, change in new.items()
             if change[_DEPENDS_ON]
             for pair in parents_of(msgspec.json.decode(change[_DEPENDS_ON], type=list[str]), task_id)
         ]
-        database.execute_rows(connection, database.INSERT, new.values())
+        inserts: Collection[Any] = new.values()
+        if self._seals is not None:
+            inserts, updates = self._seals.tasks(inserts), self._seals.updates(updates)
+        database.execute_rows(connection, database.INSERT, inserts)
         database.execute_rows(connection, database.UPDATE_BY_ID, updates)
         database.execute_rows(connection, database.INSERT_RUN_BY_ID, self._runs)
         database.execute_rows(connection, database.INSERT_PARENT, parents)

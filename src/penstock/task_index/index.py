@@ -31,6 +31,7 @@ from penstock.task_index import database, lookahead, queries
 from penstock.task_index.database import Database, DatabaseBroken
 from penstock.task_index.follower import Follower, rebuild
 from penstock.task_index.queries import Cursor, Names
+from penstock.task_index.sealed_values import IndexSeals
 
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
@@ -57,6 +58,8 @@ class TaskIndex:
         self.retention_us = round(retention_seconds * 1_000_000)
         self._shard = shard
         self._disk = disk if isinstance(disk, RealDisk) else None  # SQLite opens files of the operating system only
+        seals = shard.frame_seals
+        self._seals = None if seals is None else IndexSeals(seals.seals, shard.core.encrypted)
         self._following = threading.Lock()
         self._reader = shard.journal.reader()
         # It holds its database: a query takes both at once, since they may be replaced meanwhile.
@@ -138,13 +141,13 @@ class TaskIndex:
     def _open(self) -> Follower:
         opened = Database(self._disk)
         try:
-            return rebuild(opened, self._shard) if opened.is_new else self._continue(opened)
+            return rebuild(opened, self._shard, self._seals) if opened.is_new else self._continue(opened)
         except BaseException:
             opened.close()
             raise
 
     def _continue(self, opened: Database) -> Follower:
-        follower = Follower(opened, remembers=self._shard.store is not None)
+        follower = Follower(opened, remembers=self._shard.store is not None, seals=self._seals)
         if opened.meta("position") is None or not self._is_of_this_journal(follower):
             raise DatabaseBroken("it is not of this journal, or too far behind it")
         return follower
@@ -332,7 +335,8 @@ class TaskIndex:
         raise Closed("the task index is closed")
 
     def _names(self, known: Known) -> Names:
-        return Names(known.texts, known.words, known.queues, known.partitions, self._attempts_max)
+        opened = None if self._seals is None else self._seals.open
+        return Names(known.texts, known.words, known.queues, known.partitions, self._attempts_max, opened)
 
     def _attempts_max(self, name: str) -> int:
         queue = self._shard.core.by_name.get(name)

@@ -60,6 +60,14 @@ class Names(NamedTuple):
     queues: Mapping[int, str]
     partitions: Mapping[tuple[int, int], str]
     attempts_max: Callable[[str], int]  # that a queue allows
+    open_sealed: Callable[[int, bytes], str | None] | None = None  # values of encrypted queues
+
+    def opened(self, queue: int, value: Any, erased: Any) -> Any:
+        """A value as it was; `erased` when its data key is gone."""
+        if type(value) is not bytes:
+            return value
+        text = None if self.open_sealed is None else self.open_sealed(queue, value)
+        return erased if text is None else text
 
 
 def state_of(code: int, due_at: int, now: int) -> TaskState:
@@ -78,6 +86,9 @@ def view(row: Sequence[Any], names: Names, now: int, runs: tuple[Run, ...] = ())
         worker, submitted_at, due_at, started_at, finished_at, _, args, kwargs, result, progress,
         error, timeout_seconds, depends_on, workflow, schedule, key, trace,
     ) = row  # fmt: skip
+    args, kwargs = names.opened(queue, args, "[]"), names.opened(queue, kwargs, "{}")
+    result, progress = names.opened(queue, result, None), names.opened(queue, progress, None)
+    error, key = names.opened(queue, error, ""), names.opened(queue, key, None)
     name = names.queues.get(queue, f"#{queue}")
     return TaskView(
         task_id=id_text(task_id),
@@ -135,7 +146,7 @@ def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) ->
             started_at=to_datetime(started_at),
             ended_at=to_datetime(ended_at) if ended_at else None,
             outcome=_WORDS.get(outcome, ""),
-            error=error,
+            error=names.opened(task["queue"], error, ""),
         )
         for attempt, worker, started_at, ended_at, outcome, error in runs
     )
