@@ -21,6 +21,7 @@ from penstock.model import Durability, is_mode, suggestion
 
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]
+AuditMode = Literal["auto", "on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Tls = Literal["off", "on", "proxy"]
 TlsClient = Literal["optional", "required"]
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_retention_seconds: float = limits.task_retention_seconds
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
+    audit: AuditMode = "auto"
     slow_request_ms: float = 1000.0
     hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
@@ -99,6 +101,7 @@ EXPECTED: Final = {
     "task_retention_seconds": "seconds from 0 to 3162240000",
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'debug', 'info', 'warning' or 'error'",
+    "audit": "'auto', 'on' or 'off'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
     "hosts": "names of this broker such as 'queue.example.org', without a port",
     "trusted_proxies": "addresses or networks such as '10.0.0.7' or '10.0.0.0/8'",

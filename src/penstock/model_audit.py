@@ -61,6 +61,10 @@ class Anchor(msgspec.Struct, frozen=True):
     offset: int = -1
     hash: str = GENESIS
 
+    def first_of(self, start: int) -> int:
+        """Where the chain begins in a queue kept from `start` on: behind messages that were there before the log."""
+        return max(start, self.offset + 1) if self.hash == GENESIS else start
+
 
 class AuditFilter(msgspec.Struct, frozen=True):
     """Which records to list; None: whatever it is."""

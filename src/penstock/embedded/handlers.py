@@ -18,6 +18,7 @@ from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import Freed, queue_options, to_micros
+from penstock.model_audit import AuditFilter
 from penstock.replies import ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
@@ -281,6 +282,18 @@ def _seal(session: Session, operation: ops.Seal, client: str) -> Reply:
 def _compact(session: Session, operation: ops.Compact, client: str) -> Reply:
     session.shard.require_open()
     return Freed() if session.keeper is None else session.keeper.compact(), 0
+
+
+@handles(ops.ListAudit)
+def _list_audit(session: Session, operation: ops.ListAudit, client: str) -> Reply:
+    since = None if operation.since is None else to_micros(operation.since, "since")
+    filter = AuditFilter(operation.who, operation.what, operation.outcome, since)
+    return session.audit.find(filter, operation.limit), 0
+
+
+@handles(ops.VerifyAudit)
+def _verify_audit(session: Session, operation: ops.VerifyAudit, client: str) -> Reply:
+    return session.audit.verify(), 0
 
 
 @handles(ops.InitProducer)

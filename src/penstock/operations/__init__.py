@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from penstock.operations.audit import ListAudit, VerifyAudit
 from penstock.operations.base import TABLE, Action, Operation, Repeat, Spec, named
 from penstock.operations.broker import (
     CommitSink,
@@ -94,6 +95,7 @@ __all__ = [
     "Join",
     "Leases",
     "Leave",
+    "ListAudit",
     "ListFiles",
     "ListOperations",
     "ListTasks",
@@ -123,6 +125,7 @@ __all__ = [
     "SubmitTasks",
     "Unpin",
     "UpdateQueue",
+    "VerifyAudit",
     "WaitTask",
     "Why",
     "Workers",

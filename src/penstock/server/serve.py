@@ -343,6 +343,7 @@ def open_session(settings: Settings) -> Session:
         sync_seconds=settings.sync_ms / 1000,
         task_retention_seconds=settings.task_retention_seconds,
         data_mode=settings.data_mode,
+        audit=settings.audit == "on",
     )
 
 

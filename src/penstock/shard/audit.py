@@ -205,10 +205,11 @@ class AuditLog:
         for offset, pushed_at, payload in self._newest_first():
             if filter.since is not None and pushed_at < filter.since:
                 break
-            if offset > self.anchor.offset or self.anchor.hash != GENESIS:
-                record = decode_record(payload)
-                if filter.matches(record, pushed_at):
-                    records.append(record)
+            if offset < self.anchor.first_of(offset):
+                break
+            record = decode_record(payload)
+            if filter.matches(record, pushed_at):
+                records.append(record)
             if len(records) >= limit:
                 break
         return records
@@ -218,8 +219,8 @@ class AuditLog:
         while True:
             start, end = self._extent()
             anchor = self.anchor  # looked at after the start: it is never behind
-            foreign_end = anchor.offset + 1 if anchor.hash == GENESIS else 0
-            found = verify_chain(self._messages(max(start, foreign_end), end), max(start, foreign_end), end, anchor)
+            first = anchor.first_of(start)
+            found = verify_chain(self._messages(first, end), first, end, anchor)
             if self._extent()[0] == start:  # else retention has removed some that were not read yet
                 return found
 

@@ -10,6 +10,7 @@ from typing import Any
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
+from penstock.client._async.audit import Audit
 from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._async.delivery import Delivery, Leased
 from penstock.client._async.transaction import Transaction
@@ -319,6 +320,11 @@ class Queues:
     def queue(self, name: str) -> Queue:
         """A handle on a queue, which is made by the first push if it is not there."""
         return Queue(self._session, name)
+
+    @property
+    def audit(self) -> Audit:
+        """The audit log: who did what."""
+        return Audit(self._session)
 
     async def queues(self) -> list[str]:
         """The names of all queues."""

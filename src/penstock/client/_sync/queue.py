@@ -11,6 +11,7 @@ from typing import Any
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
+from penstock.client._sync.audit import Audit
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._sync.delivery import Delivery, Leased
 from penstock.client._sync.transaction import Transaction
@@ -320,6 +321,11 @@ class Queues:
     def queue(self, name: str) -> Queue:
         """A handle on a queue, which is made by the first push if it is not there."""
         return Queue(self._session, name)
+
+    @property
+    def audit(self) -> Audit:
+        """The audit log: who did what."""
+        return Audit(self._session)
 
     def queues(self) -> list[str]:
         """The names of all queues."""
