@@ -17,7 +17,7 @@ from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, QueueNotFound, TaskNotFound
 from penstock.model import AUDIT_QUEUE
 from penstock.model_audit import AuditFilter, AuditRecord, Caller
-from penstock.operations import Action
+from penstock.operations.base import Action
 from penstock.shard.audit import Draft
 from penstock.telemetry.logs import context
 from tests.support.broker_loop import on_uvloop
