@@ -111,7 +111,8 @@ PURE = {
 
 # The lock beside the door takes flock, and notes the wall time for people to read. Forks put /dev/null in place of
 # descriptors.
-DISK_DOOR = ("storage.disk", "storage.access", "forks")
+# Entries for the owner's own programs are in the user's runtime directory, not in the data directory.
+DISK_DOOR = ("storage.disk", "storage.access", "forks", "access.discovery")
 CLOCKS = ("clock", "storage.access")
 
 CLOCK_READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

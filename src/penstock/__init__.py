@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -186,7 +186,7 @@ def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = No
 def connect(
     urls: str | Sequence[str],
     *,
-    token: str | None = None,
+    token: str | Callable[[], str] | None = None,
     tls_ca: str | Path | None = None,
     tls_certificate: str | Path | None = None,
     tls_key: str | Path | None = None,

@@ -7,7 +7,7 @@ await ps.queue("mail").push(b"hello")
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = No
 def connect(
     urls: str | Sequence[str],
     *,
-    token: str | None = None,
+    token: str | Callable[[], str] | None = None,
     tls_ca: str | Path | None = None,
     tls_certificate: str | Path | None = None,
     tls_key: str | Path | None = None,

@@ -33,7 +33,7 @@ ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
 ENVIRONMENT_FOREIGN: Final = frozenset(
     f"PENSTOCK_{name}"
     for name in (
-        *("CONFIG", "URL", "TOKEN", "CONTEXT", "CONTEXTS", "DOSE"),
+        *("CONFIG", "URL", "TOKEN", "TOKEN_FILE", "CONTEXT", "CONTEXTS", "DOSE"),
         *("TLS_CA", "TLS_CLIENT_CERTIFICATE", "TLS_CLIENT_KEY"),
     )
 )
@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str = "./data"
     data_mode: str = "0700"
     host: str = "127.0.0.1"
+    auth: Literal["on", "off"] = "on"
     tcp_port: Port = 7710
     http_port: Port = 7711
     grpc_port: Port = 7712
@@ -93,6 +94,7 @@ EXPECTED: Final = {
     "data": "the path of a directory",
     "data_mode": 'a mode in quotes such as "0700" or "0750", with nothing for others',
     "host": "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+    "auth": "'on', or 'off' on a loopback address",
     "tcp_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "http_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "grpc_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
@@ -289,8 +291,20 @@ def is_network_text(text: str) -> bool:
     return True
 
 
+def is_loopback_name(host: str) -> bool:
+    """Whether a name or an address means this machine and no other can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _clashes(settings: Settings) -> Iterator[str]:
     """What is wrong between settings that are each valid."""
+    if settings.auth == "off" and not is_loopback_name(settings.host):
+        yield f"auth is 'off' and host is {settings.host!r}: without access control a broker listens on loopback only"
     ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
     if all(port == "off" for port in ports.values()):
         yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"

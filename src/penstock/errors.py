@@ -27,6 +27,7 @@
     │   ├── TaskConflict            task_conflict
     │   ├── ScheduleNotFound        schedule_not_found
     │   ├── OperationNotFound       operation_not_found
+    │   ├── AccessNotFound          access_not_found
     │   └── Closed                  closed
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
@@ -289,6 +290,13 @@ class OperationNotFound(StateError):
 
     code = "operation_not_found"
     hint_default = "list them with 'penstock operations'"
+
+
+class AccessNotFound(StateError):
+    """No key, user, role or namespace has this name."""
+
+    code = "access_not_found"
+    hint_default = "list them with 'penstock key list', 'user list', 'role list' or 'namespace list'"
 
 
 class Closed(StateError):

@@ -208,3 +208,5 @@ _HINT: Final = "a grant is like push:orders, consume:shop.* or viewer:*"
 OWNER: Final = parse_grants(("owner",))
 # Whoever uses a broker without access control, and whoever is in the same process.
 LOCAL: Final = Principal("local", OWNER)
+# Whoever has not said yet who they are.
+NOBODY: Final = Principal("nobody")

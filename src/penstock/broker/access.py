@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.access.grants import LOCAL, Principal
+from penstock.access.grants import LOCAL, NOBODY, Principal
 from penstock.operations import Action
 
-__all__ = ["LOCAL", "Authorise", "Client", "Principal"]
+__all__ = ["LOCAL", "NOBODY", "Authorise", "Client", "Principal"]
 
 # (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.
 Authorise = Callable[[Principal, Action, str], None]
@@ -26,5 +26,5 @@ class Client(msgspec.Struct, frozen=True):
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
     def __post_init__(self) -> None:
-        who = self.address if self.principal is LOCAL else self.principal.name
+        who = self.address if self.principal in (LOCAL, NOBODY) else self.principal.name
         msgspec.structs.force_setattr(self, "identity", who)

@@ -17,12 +17,14 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from penstock.access.authenticator import Authenticator
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
 from penstock.broker.audit import Audit
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.leases import Pending, Stream, StreamRequest
+from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
 from penstock.broker.reply_size import fitting
 from penstock.broker.settle_each import SettleEach
@@ -48,13 +50,19 @@ class Broker:
     """Executes requests. Create it on the running loop; `close` ends it, the session stays open."""
 
     def __init__(
-        self, session: Session, *, authorise: Authorise = Principal.require, meter: Meter | None = None
+        self,
+        session: Session,
+        *,
+        authorise: Authorise = Principal.require,
+        authenticator: Authenticator | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.session = session
         self.shard = session.shard
         self.clock = session.shard.clock
         self.meter = meter or Meter()
         self.authorise = authorise
+        self.logins = Logins(authenticator)
         self.loop = asyncio.get_running_loop()
         self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet

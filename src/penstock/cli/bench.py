@@ -6,7 +6,6 @@ It works in a queue of its own, which it deletes. Everything it counts was confi
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -80,8 +79,7 @@ async def _measured(where: str, plan: Plan, tell: output.Tell) -> list[Measure]:
     from penstock import aio
 
     is_directory = "://" not in where
-    token = os.environ.get("PENSTOCK_TOKEN")
-    async with aio.open(where) if is_directory else aio.connect(where, client=CLIENT, token=token) as ps:
+    async with aio.open(where) if is_directory else aio.connect(where, client=CLIENT) as ps:
         queue = await ps.create_queue(f"bench-{secrets.token_hex(4)}")
         try:
             return await _rows(queue, plan, tell)

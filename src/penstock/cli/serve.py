@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -36,6 +37,7 @@ _ABOUT: Final = {
     "data": ("DIR", "The data directory."),
     "data_mode": ("MODE", "Who may read it: 0750 lets a group."),
     "host": ("ADDRESS", "The address to listen on."),
+    "auth": ("on|off", "Whether clients must prove who they are; off on loopback only."),
     "tcp_port": ("PORT|off", "0 takes any free port."),
     "http_port": ("PORT|off", "0 takes any free port."),
     "grpc_port": ("PORT|off", "0 takes any free port."),
@@ -165,14 +167,21 @@ def _say(started: Any) -> None:
         hint = _HINTS[address.protocol].format(url=address.url, plaintext="" if address.tls else "-plaintext ")
         output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")
     if "http" in urls:
-        output.write(_first_steps(urls["http"]))
+        output.write(_first_steps(urls["http"], started.header_file))
     output.write("\n  Ctrl-C stops it.\n")
 
 
-def _first_steps(url: str) -> str:
+def _first_steps(url: str, header_file: str) -> str:
+    curl = f"curl -H @{shlex.quote(header_file)}" if header_file else "curl"
     queue = f"{url}/api/v1/queues/mail"
-    return (
+    steps = (
         "\n  Try it in another terminal:\n"
-        f"""    curl {queue}/messages -d '{{"messages": [{{"payload": "hello"}}]}}'\n"""
-        f"""    curl {queue}/lease -d '{{"max": 1}}'"""
+        f"""    {curl} {queue}/messages -d '{{"messages": [{{"payload": "hello"}}]}}'\n"""
+        f"""    {curl} {queue}/lease -d '{{"max": 1}}'"""
+    )
+    if not header_file:
+        return steps
+    return steps + (
+        "\n\n  Your own programs on this machine are let in. For others, make a key:\n"
+        "    penstock key create NAME --grant producer:mail"
     )

@@ -195,7 +195,7 @@ class Broker(Flags):
         import penstock
 
         if not self.is_directory:
-            with penstock.connect(self.address, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps:
+            with penstock.connect(self.address, client=CLIENT) as ps:
                 yield ps
             return
         path = self.address if create else self.readable_address()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from penstock import limits
 from penstock import operations as ops
 from penstock.access.encryption import KeyRing, has_live_keys, wrapper_of
+from penstock.access.store import AccessStore
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
@@ -97,6 +98,7 @@ class Session:
             sizes: dict[str, Any] = {"durability": durability, "journal_file_bytes": journal_file_bytes}
             self.shard, self.keeper = open_on_disk(self._disk, clock, rng, open_keys=self._open_keys, **sizes)
             self.keeper.file_us_max = file_us_max
+        self.access = AccessStore(self._disk, clock)
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)

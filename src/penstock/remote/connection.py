@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock import operations as ops
-from penstock.errors import BadRequest, Closed, PenstockError, TlsFailed, Unavailable
+from penstock.errors import BadRequest, Closed, NotAuthenticated, PenstockError, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
+from penstock.remote.credentials import login
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
@@ -135,7 +136,7 @@ class Connection:
                 break
             try:
                 self._connect(address, max(0.001, min(left, self._settings.connect_seconds)))
-                self._greet(deadline)
+                self._greet(address, deadline)
             except TlsFailed:
                 self.close()
                 raise
@@ -189,18 +190,28 @@ class Connection:
             raise failure from error
         return no_answer(address, failure)
 
-    def _greet(self, deadline: int) -> None:
+    def _greet(self, address: Address, deadline: int) -> None:
         settings, shared = self._settings, self._shared
         if settings.producer:
             self.exchange.producer = shared.producer
-        self._asked(asking.hello(settings.token, settings.client, self.exchange.producer), deadline)
+        self._login(address, deadline)
         if settings.producer and shared.producer is None:
             with shared.naming:
                 if shared.producer is None:
                     id, epoch = self._asked(asking.execute(ops.InitProducer(settings.producer)), deadline)
                     shared.producer = SharedProducer(id, epoch)
             self.exchange.producer = shared.producer
-            self._asked(asking.hello(settings.token, settings.client, shared.producer), deadline)
+            self._asked(asking.hello(settings.client, shared.producer), deadline)
+
+    def _login(self, address: Address, deadline: int) -> None:
+        steps = login(self._settings, address, self.exchange.producer)
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(self._asked(request, deadline))
+        except StopIteration as end:
+            if isinstance(self._socket, HttpSocket):
+                self._socket.head.authorise(end.value)
 
     def _asked(self, request: Request, deadline: int) -> Any:
         """Ask while connecting: nothing is sent again, what is lost is an error."""
@@ -310,7 +321,7 @@ class Connection:
 
     def _refused(self, error: PenstockError, deadline: int) -> None:
         """Over HTTP: nothing of what was sent has happened."""
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable | NotAuthenticated):  # a token may have been replaced: log in again
             self._lost(error.message, deadline, is_unsent=True)
         else:
             self._fail(error)

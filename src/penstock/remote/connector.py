@@ -10,6 +10,7 @@ from penstock import operations as ops
 from penstock.errors import PenstockError, TlsFailed, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.connection import check_protocol
+from penstock.remote.credentials import login
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
 from penstock.remote.tls import ClientTls, explained, no_answer
@@ -158,11 +159,23 @@ class Connector:
 
     async def _greet(self, transport: Transport) -> None:
         settings, exchange = self._settings, self._session.exchange
-        check_protocol(await self._asked(transport, asking.hello(settings.token, settings.client, exchange.producer)))
+        await self._login(transport)
         if settings.producer and exchange.producer is None:
             id, epoch = await self._asked(transport, asking.execute(ops.InitProducer(settings.producer)))
             exchange.producer = Producer(id, epoch)
-            await self._asked(transport, asking.hello(settings.token, settings.client, exchange.producer))
+            await self._asked(transport, asking.hello(settings.client, exchange.producer))
+
+    async def _login(self, transport: Transport) -> None:
+        steps = login(self._settings, self.address, self._session.exchange.producer)
+        try:
+            request = next(steps)
+            while True:
+                welcome = await self._asked(transport, request)
+                check_protocol(welcome)
+                request = steps.send(welcome)
+        except StopIteration as end:
+            if self._session.pool is not None:
+                self._session.pool.head.authorise(end.value)
 
     async def _asked(self, transport: Transport, request: Request) -> Any:
         """Ask on a connection that is not in use yet."""

@@ -75,16 +75,19 @@ class Head:
         ]
         if settings.client:
             lines.append(f"penstock-client: {quote(settings.client, safe=' ')}")
-        if settings.token:
-            lines.append(f"authorization: Bearer {settings.token}")
+        self._token = b""
         self._start = "".join(f"{line}\r\n" for line in lines).encode()
+
+    def authorise(self, token: str) -> None:
+        """Show this token with every request from now on."""
+        self._token = f"authorization: Bearer {token}\r\n".encode() if token else b""
 
     def of(self, body_bytes: int, producer: Producer | None) -> bytes:
         """The head of a request with such a body; `producer` is who numbers the pushes in it."""
         if producer is None:
-            return b"%bcontent-length: %d\r\n\r\n" % (self._start, body_bytes)
-        return b"%bpenstock-producer: %d/%d\r\ncontent-length: %d\r\n\r\n" % (
-            *(self._start, producer.id, producer.epoch),
+            return b"%b%bcontent-length: %d\r\n\r\n" % (self._start, self._token, body_bytes)
+        return b"%b%bpenstock-producer: %d/%d\r\ncontent-length: %d\r\n\r\n" % (
+            *(self._start, self._token, producer.id, producer.epoch),
             body_bytes,
         )
 
@@ -172,7 +175,7 @@ class HttpSocket:
     def __init__(self, connect: Callable[[], socket.socket], head: Head, clock: Clock) -> None:
         self._connect = connect
         self._socket = connect()
-        self._head = head
+        self.head = head
         self._clock = clock
         self.producer: Producer | None = None  # whose sequences the next request has
         self._responses = Responses()
@@ -187,7 +190,7 @@ class HttpSocket:
             self._socket.settimeout(seconds)
             self._responses = Responses()
         self._responses.begin()
-        self._socket.sendall(self._head.of(len(data), self.producer) + data)
+        self._socket.sendall(self.head.of(len(data), self.producer) + data)
 
     def recv(self, size: int) -> bytes:
         """Some of the answers; nothing when the response is over."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.errors import InvalidField, PenstockError, TlsFailed, Unavailable
+from penstock.errors import InvalidField, NotAuthenticated, PenstockError, TlsFailed, Unavailable
 from penstock.remote.exchange import tell
 from penstock.remote.http import IDLE_SECONDS_MAX, Head, Refused, Responses
 from penstock.remote.tls import ClientTls, explained
@@ -136,7 +136,7 @@ class HttpPool:
         self._settings = session.settings
         self._tls = ClientTls(session.settings.tls)
         self._address = session.settings.addresses[0]
-        self._head = Head(self._settings, self._address)
+        self.head = Head(self._settings, self._address)
         self._idle: list[HttpConnection] = []
         self._posts: dict[int, Post] = {}  # by the correlations of their requests
         self._pushes = Lane(1)
@@ -155,7 +155,7 @@ class HttpPool:
         """Send what comes to this address; what is under way elsewhere goes on."""
         if address != self._address:
             self._address = address
-            self._head = Head(self._settings, address)
+            self.head = Head(self._settings, address)
             self._drop_idle()
 
     def _drop_idle(self) -> None:
@@ -307,7 +307,7 @@ class HttpPool:
             self.lost(post, str(failure), is_unsent=True)
 
     def _send(self, post: Post, connection: HttpConnection) -> None:
-        connection.send(post, self._head.of(len(post.body), self._exchange.producer))
+        connection.send(post, self.head.of(len(post.body), self._exchange.producer))
 
     # what comes of it
 
@@ -349,7 +349,7 @@ class HttpPool:
 
     def refused(self, post: Post, error: PenstockError) -> None:
         """A POST was refused: nothing of it has happened."""
-        if isinstance(error, Unavailable) and not self._is_greeting(post):
+        if isinstance(error, Unavailable | NotAuthenticated) and not self._is_greeting(post):
             self.lost(post, error.message, is_unsent=True)
         else:
             self._tell(post, error)

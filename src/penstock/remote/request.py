@@ -82,10 +82,18 @@ def keep(request: Request, answer: Any) -> None:
     request.answer = answer
 
 
-def hello(token: str, client: str, producer: Producer | None) -> Request:
-    """The first request of a connection."""
+def hello(
+    client: str,
+    producer: Producer | None,
+    *,
+    token: str = "",
+    challenge: str = "",
+    answered: str = "",
+    proof: str = "",
+) -> Request:
+    """The first request of a connection, and those that follow it until it is known who asks."""
     id, epoch = (producer.id, producer.epoch) if producer is not None else (0, 0)
-    body = requests.encode(requests.Hello(PROTOCOL_VERSION, client, token, id, epoch))
+    body = requests.encode(requests.Hello(PROTOCOL_VERSION, client, token, id, epoch, challenge, answered, proof))
     return Request(Type.HELLO, lambda _: (body,), _reader(requests.Welcome), Again.NEVER)
 
 

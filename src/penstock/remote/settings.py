@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -135,7 +135,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     addresses: tuple[Address, ...]
     tls: TlsFiles
-    token: str
+    token: str | Callable[[], str] | None
     client: str
     producer: str  # empty: nobody can take over from this one
     linger_seconds: float | None  # None: every push goes out by itself
@@ -156,7 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def settings(
     urls: str | Sequence[str],
     *,
-    token: str | None = None,
+    token: str | Callable[[], str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     tls_certificate: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
@@ -180,7 +180,7 @@ def settings(
     return Settings(
         addresses=parsed,
         tls=tls_files(urls, options) if parsed[0].is_tls else TlsFiles(),
-        token=_token(token),
+        token=token if callable(token) else checked_token(token),
         client=_text(client, "client"),
         producer=check_name(producer, "producer") if producer is not None else "",
         linger_seconds=None if linger_ms is None else check_seconds(linger_ms, "linger_ms", 60_000) / 1000,
@@ -203,10 +203,14 @@ def _text(value: Any, name: str) -> str:
     return value or ""
 
 
-def _token(value: Any) -> str:
-    token = _text(value, "token")
+def checked_token(value: Any, source: str = "token") -> str:
+    """A token as it may be sent; raises `InvalidField`, without the token."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidField(f"{source}: it is {type(value).__name__}, not text")
+    token = value or ""
     if not (token.isascii() and token.isprintable()):
-        raise InvalidField("token: it has characters that no header of HTTP can hold", hint="printable ASCII will do")
+        hint = "printable ASCII will do"
+        raise InvalidField(f"{source}: it has characters that no header of HTTP can hold", hint=hint)
     return token
 
 

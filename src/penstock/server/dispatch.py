@@ -16,14 +16,15 @@ from typing import Any, ClassVar, Final
 
 from penstock import limits, validation
 from penstock import operations as ops
+from penstock.access.discovery import place_of
 from penstock.batch import Batch, alike_of
-from penstock.broker.access import Client
+from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of, awaited_answer_of
 from penstock.broker.leases import Pending
 from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest, NotAuthenticated, PenstockError
 from penstock.model import ContentType, check_name
 from penstock.replies import LeaseReply, PushReply
 from penstock.version import VERSION
@@ -112,7 +113,7 @@ class Dispatch:
             for _ in range(min(TURN_FRAMES, len(self._backlog))):
                 whole, (kind, correlation, start, stop) = self._backlog.popleft()
                 self._request(kind, correlation, whole, start, stop)
-        except BadRequest as error:
+        except (BadRequest, NotAuthenticated) as error:
             self._backlog.clear()
             self.refuse(error)
             return
@@ -150,9 +151,31 @@ class Dispatch:
             self._handle(kind, correlation, memoryview(body))
 
     def _hello(self, correlation: int, body: memoryview) -> None:
-        check_protocol(requests.decode(body, requests.Hello).protocol)
+        hello = requests.decode(body, requests.Hello)
+        check_protocol(hello.protocol)
         welcome = requests.Welcome(PROTOCOL_VERSION, f"penstock/{VERSION}", self._frame_bytes_max)
+        principal = self._login(hello, welcome)
+        if principal is not NOBODY:
+            self._greeted(principal, hello)
         self._answer(Type.OK, correlation, requests.encode(welcome))
+
+    def _login(self, hello: requests.Hello, welcome: requests.Welcome) -> Principal:
+        """Who says hello, `NOBODY` while the run's key is still to be proved; raises `NotAuthenticated`."""
+        logins, principal = self._broker.logins, self._client.principal
+        if hello.challenge:
+            welcome.challenge, welcome.proof = logins.challenge(hello.challenge, self._place())
+        elif hello.proof:
+            principal, welcome.token = logins.by_proof(hello.answered, hello.proof, self._place())
+        elif hello.token or principal is NOBODY:
+            principal = logins.by_token(hello.token, self._client.address)
+        return principal
+
+    def _greeted(self, principal: Principal, hello: requests.Hello) -> None:
+        """It is known who says hello. A request over HTTP stands alone, so that changes nothing."""
+
+    def _place(self) -> str:
+        """The address at which the connection was accepted."""
+        return place_of(*self._transport.get_extra_info("sockname")[:2])
 
     def _push_one(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
         self._unanswered += 1

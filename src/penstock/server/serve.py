@@ -23,6 +23,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.access import discovery
+from penstock.access.authenticator import Authenticator
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
@@ -196,6 +198,7 @@ async def _start_grpc(broker: Broker, settings: Settings, port: int, tls: Server
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LOOK_SECONDS: Final = 0.05  # between two looks at what is still under way, while draining
+EXPIRY_SECONDS: Final = 0.5  # between two looks for credentials that have expired
 CLOSE_SECONDS: Final = 5.0  # for a listener to close its connections
 
 
@@ -206,6 +209,7 @@ class Started(msgspec.Struct, frozen=True):
     durability: str
     queues: int
     addresses: list[Address]
+    header_file: str = ""  # with what curl needs to be let in; empty without access control
 
 
 class Server:
@@ -217,6 +221,9 @@ class Server:
         self._session: Session | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self.tls: ServerTls | None = None  # once it is started, with TLS
+        self._entry: discovery.Entry | None = None  # with the key of this run; None without access control
+        self._announcement: discovery.Announcement | None = None
+        self._expiry: asyncio.Task[None] | None = None
         self.broker: Broker | None = None  # once it is started
         self.over = asyncio.Event()  # somebody wants it to end, or the journal failed
 
@@ -229,10 +236,13 @@ class Server:
         logger.info("opening", extra={"data": settings.data})  # after a crash this may take a while
         self._session = await asyncio.to_thread(open_session, settings)
         try:
-            self.broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
+            self.broker = self._make_broker(self._session)
             self._watch_journal(self._session)
             self._watch_transport(self.broker)
-            return Started(settings.data, settings.durability, self._session.shard.queue_count, await self._listen())
+            addresses = await self._listen()
+            header_file = self._announce(addresses)
+            queues = self._session.shard.queue_count
+            return Started(settings.data, settings.durability, queues, addresses, header_file)
         except BaseException:
             await self.stop(drain=False)
             raise
@@ -275,6 +285,44 @@ class Server:
         if self.tls is not None and self.tls.reload():
             self._certificate_changed(self.tls)
 
+    def _make_broker(self, session: Session) -> Broker:
+        meter = Meter(session.shard.clock.now())
+        if self._settings.auth == "off":
+            return Broker(session, meter=meter)
+        self._entry = discovery.new_entry()
+        authenticator = Authenticator(session.access, session.clock, self._entry)
+        broker = Broker(session, authenticator=authenticator, meter=meter)
+
+        def changed() -> None:
+            """Called by whichever thread changed the access store."""
+            with suppress(RuntimeError):  # the loop is closed
+                broker.loop.call_soon_threadsafe(authenticator.refresh)
+
+        session.access.on_change.append(changed)
+
+        async def expire() -> None:
+            while True:
+                await asyncio.sleep(EXPIRY_SECONDS)
+                authenticator.refresh()
+
+        self._expiry = broker.loop.create_task(expire())
+        return broker
+
+    def _announce(self, addresses: list[Address]) -> str:
+        """Let the owner's own programs find the key of this run; returns the file with the header for curl."""
+        places = [
+            discovery.place_of(host, address.port)
+            for address in addresses
+            if address.protocol != "grpc"  # whose clients send a key
+            for host in _loopbacks(address.host)
+        ]
+        discovery.withdraw(places, os.environ)  # of a broker that was killed
+        if self._entry is None:
+            return ""
+        self._announcement = discovery.Announcement(self._entry, places, os.environ)
+        self._announcement.write()
+        return str(self._announcement.header_file or "")
+
     def _watch_journal(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
 
@@ -299,6 +347,10 @@ class Server:
             await self._drain(self.broker)
         if self._upkeep is not None:
             self._upkeep.cancel()
+        if self._announcement is not None:
+            self._announcement.remove()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for listener in self._listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
@@ -333,6 +385,16 @@ def server_tls(settings: Settings) -> ServerTls | None:
         return None
     files = Files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
     return ServerTls(files, SystemClock(), client=settings.tls_client, minimum=settings.tls_minimum)
+
+
+def _loopbacks(host: str) -> list[str]:
+    """The addresses by which this machine reaches a broker that listens at `host`."""
+    if host in ("0.0.0.0", ""):  # noqa: S104 - compared, not bound
+        return ["127.0.0.1"]
+    if host == "::":
+        return ["127.0.0.1", "::1"]
+    found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    return sorted(address for address in map(str, found) if discovery.is_loopback(address))
 
 
 def open_session(settings: Settings) -> Session:

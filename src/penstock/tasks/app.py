@@ -74,7 +74,7 @@ class App:
         *,
         queue: str = QUEUE_DEFAULT,
         middleware: Sequence[Middleware] = (),
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         client: str | None = None,
         timeout: float = 30.0,
         durability: Durability = "fsync",

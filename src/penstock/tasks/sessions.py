@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -31,7 +31,7 @@ class SessionFactory:
         url: str | Path | Sequence[str] | None,
         *,
         clock: Clock,
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         client: str | None = None,
         timeout: float = 30.0,
         durability: Durability = "fsync",

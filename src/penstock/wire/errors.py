@@ -33,6 +33,7 @@ STATUS: Final[dict[str, tuple[int, str]]] = {
     "task_not_found": (404, "NOT_FOUND"),
     "schedule_not_found": (404, "NOT_FOUND"),
     "operation_not_found": (404, "NOT_FOUND"),
+    "access_not_found": (404, "NOT_FOUND"),
     "task": (409, "FAILED_PRECONDITION"),
     "queue_full": (429, "RESOURCE_EXHAUSTED"),
     "rate_limited": (429, "RESOURCE_EXHAUSTED"),

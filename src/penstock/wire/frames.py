@@ -63,6 +63,7 @@ class JsonType(IntEnum):
     QUERY_STATUS = 7
     CANCEL_TASK = 8
     LIST_TASKS = 9
+    AUTH = 10
 
 
 # (type, correlation, where its body begins, where it ends)
@@ -114,6 +115,10 @@ class Splitter:
         if position < len(data):
             self._keep(memoryview(data)[position:])
         return data, cuts
+
+    def allow(self, frame_bytes_max: int) -> None:
+        """Take frames of up to this length from now on."""
+        self._frame_bytes_max = frame_bytes_max
 
     @property
     def held_bytes(self) -> int:

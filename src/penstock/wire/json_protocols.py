@@ -27,6 +27,15 @@ QUEUES_MAX: Final = 100
 CLAIMED_MAX: Final = 10_000
 
 
+class Auth(Request):
+    """Who asks: an API key or a JWT."""
+
+    token: str
+
+
+AUTH: Final = Reader(Auth)
+
+
 class Claim(Request):
     """Tasks for a worker, from the first of some queues that has any."""
 
@@ -222,6 +231,13 @@ class Extend(models.Extend, tag_field="type", tag="extend"):
     id: Id = None
 
 
+class Login(models.Request, tag_field="type", tag="auth"):
+    """Who asks: an API key or a JWT. The first message, where no header said it."""
+
+    token: str
+    id: Id = None
+
+
 class Ping(models.Request, tag_field="type", tag="ping"):
     """Answered with a pong."""
 
@@ -229,6 +245,6 @@ class Ping(models.Request, tag_field="type", tag="ping"):
 
 
 Settlement = Ack | Nack | Reject | Release | Snooze
-Said = Subscribe | GiveCredit | Events | Unsubscribe | Push | Settlement | Extend | Ping
+Said = Login | Subscribe | GiveCredit | Events | Unsubscribe | Push | Settlement | Extend | Ping
 
 said: Final[Reader[Said]] = Reader(Said)  # type: ignore[arg-type]

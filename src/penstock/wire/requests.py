@@ -39,6 +39,9 @@ class Hello(msgspec.Struct, array_like=True):
     token: str = ""
     producer: int = 0  # id and epoch of the producer that this connection's sequences belong to; 0: none
     epoch: int = 0
+    challenge: str = ""  # a nonce: the broker shall prove that it has the run's key, see access/discovery.py
+    answered: str = ""  # the broker's nonce, whose challenge is answered with the proof
+    proof: str = ""
 
 
 class Welcome(msgspec.Struct, array_like=True):
@@ -47,6 +50,9 @@ class Welcome(msgspec.Struct, array_like=True):
     protocol: int
     server: str
     frame_bytes_max: int
+    challenge: str = ""  # the broker's nonce
+    proof: str = ""  # that it has the run's key
+    token: str = ""  # for requests over HTTP, which stand alone: as long as the broker runs
 
 
 class PushHead(msgspec.Struct, array_like=True, gc=False):

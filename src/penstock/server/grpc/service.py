@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import unquote
@@ -21,10 +22,11 @@ from penstock import limits, validation
 from penstock import operations as ops
 from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
 from penstock.batch import Batch
-from penstock.broker.access import LOCAL, Client
+from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
+from penstock.broker.logins import bearer
 from penstock.broker.reply_size import receipts_in, split
-from penstock.errors import Internal, PenstockError, Unavailable
+from penstock.errors import Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
 from penstock.server.grpc import messages, streams, tasks
@@ -171,7 +173,8 @@ class Handlers:
 
     async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
         try:
-            request, client = await parse(kind, data), _client_of(context)
+            client = self._client_of(context)
+            request = await parse(kind, data)
             traced = self._methods.traced.get(name)
             if traced is not None:
                 return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
@@ -181,16 +184,32 @@ class Handlers:
 
     async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:
         try:
+            client = self._client_of(context)
             request = await parse(kind, data)
-            await self._methods.streamed[name](self._broker, _client_of(context), request, context)
+            async with _ended_when_revoked(client.principal):
+                await self._methods.streamed[name](self._broker, client, request, context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, name, error)
 
     async def _converse(self, _: Any, context: Any) -> None:
         try:
-            await streams.converse(self._broker, _client_of(context), context)
+            client = self._client_of(context)
+            async with _ended_when_revoked(client.principal):
+                await streams.converse(self._broker, client, context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, "Stream", error)
+
+    def _client_of(self, context: Any) -> Client:
+        """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
+        named = _metadata(context)
+        address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
+        name = named.get("penstock-client") or named.get("user-agent", "")
+        logins = self._broker.logins
+        principal = logins.stranger
+        if principal is NOBODY:
+            header = named.get("authorization", "")
+            principal = logins.by_token(bearer(header) if header else "", address)
+        return Client(principal, name, address, "grpc")
 
 
 def _bytes(message: Any) -> bytes:
@@ -202,11 +221,21 @@ def _metadata(context: Any) -> dict[str, str]:
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def _client_of(context: Any) -> Client:
-    """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
-    named = _metadata(context)
-    address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
-    return Client(LOCAL, named.get("penstock-client") or named.get("user-agent", ""), address, "grpc")
+@asynccontextmanager
+async def _ended_when_revoked(principal: Principal) -> AsyncIterator[None]:
+    """Ends the block with `NotAuthenticated` when who calls is revoked."""
+    task = asyncio.current_task()
+    assert task is not None
+    end = task.cancel
+    principal.once_revoked(end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if principal.is_revoked:
+            raise NotAuthenticated("the credential of this call was revoked, or has expired") from None
+        raise
+    finally:
+        principal.forget(end)
 
 
 async def _abort(context: Any, method: str, error: Exception) -> NoReturn:
@@ -297,7 +326,8 @@ async def start(
     for name in ("", *SERVICES):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    if not broker.logins.is_required:  # whoever is not let in shall not learn what is here
+        reflection.enable_server_reflection(names, server)
     where = f"[{host}]" if ":" in host else host
     try:
         if tls is None:

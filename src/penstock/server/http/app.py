@@ -138,8 +138,7 @@ class Resource:
             return _failure(Internal("the broker failed"))
 
     async def _decoded(self, request: Request, route: Route) -> RequestParts:
-        address = request.client.host if request.client else ""
-        client = self._site.client(request.headers.get("user-agent", ""), address)
+        client = request.scope["penstock.client"]
         query = self._query(request, route)
         body = None
         if route.body is not None:

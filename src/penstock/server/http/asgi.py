@@ -45,6 +45,7 @@ def _scope(exchange: Exchange) -> Scope:
         "query_string": url.query or b"",
         "headers": exchange.all_headers,
         "request_id": exchange.request_id.decode(),
+        "penstock.client": exchange.client,
     }
 
 

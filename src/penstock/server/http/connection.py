@@ -16,12 +16,14 @@ from typing import Any, Final, cast
 
 import httptools
 
-from penstock.broker.access import Client
-from penstock.errors import BadRequest, Internal, PenstockError, Unavailable
+from penstock.access.authenticator import HINT
+from penstock.broker.access import NOBODY, Client, Principal
+from penstock.broker.logins import STRANGER_BYTES
+from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
 from penstock.server.http.exchange import Exchange, too_large
 from penstock.server.http.hot import Matcher
-from penstock.server.http.origins import PROBES
+from penstock.server.http.origins import OPEN, PROBES
 from penstock.server.http.site import Site
 from penstock.server.tcp.lingering_close import send_end
 from penstock.server.websocket.socket import Socket
@@ -47,6 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._matcher = matcher
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
+        self._is_stranger = site.broker.logins.is_required
         self._host = b"/"  # that was accepted last; no host at first
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -81,6 +84,11 @@ class HttpConnection(asyncio.Protocol):
         self._is_head_open = True
         if len(self.site.connections) > self.site.settings.connections_max:
             self._refuse(Unavailable("too many connections", hint="use fewer connections, or raise connections_max"))
+        try:
+            self.site.broker.logins.enter(self._peer)
+        except Unavailable as error:
+            self._is_stranger = False  # it is not counted
+            self._refuse(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()
@@ -92,15 +100,29 @@ class HttpConnection(asyncio.Protocol):
         self._parser = self._receiving = self._current = None
 
     def _leave(self) -> None:
+        self._known()
+        if self._client is not None:
+            self._client[1].principal.forget(self._revoked)
         self.site.connections.discard(self)
         self.site.broker.meter.disconnected("http")
 
-    def client_named(self, user_agent: bytes, address: str) -> Client:
+    def client_named(self, user_agent: bytes, address: str, principal: Principal) -> Client:
         """Who asks; most connections never change their mind about that."""
-        if self._client is None or self._client[0] != user_agent or self._client[1].address != address:
-            # Without the port: a client may have many connections.
-            self._client = user_agent, self.site.client(user_agent.decode("latin-1"), address)
-        return self._client[1]
+        known = self._client
+        if known is not None:
+            client = known[1]
+            if known[0] == user_agent and client.address == address and client.principal is principal:
+                return client
+            client.principal.forget(self._revoked)
+        principal.once_revoked(self._revoked)
+        # Without the port: a client may have many connections.
+        client = Client(principal, user_agent.decode("latin-1"), address, "http")
+        self._client = user_agent, client
+        return client
+
+    def _revoked(self) -> None:
+        """Whoever asks here lost the right to: what waits on this connection ends with it."""
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """The server ends: close, after the answer that is under way."""
@@ -214,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
             exchange.all_headers = self._headers
         exchange.may_stream = parser.get_http_version() != "1.0"
         exchange.keep_alive = exchange.may_stream and parser.should_keep_alive()
-        refused = self._refused(method, headers) or self._misled(method, headers)
+        refused = self._refused(method, headers) or self._misled(method, headers) or self._login(exchange, headers)
         self._receiving = exchange
         self._waiting.append(exchange)
         if refused is not None:
@@ -229,6 +251,28 @@ class HttpConnection(asyncio.Protocol):
         if coding.lower() != b"identity":
             return BadRequest(f"content-encoding: {coding.decode('latin-1')!r} is not known", hint="send plain JSON")
         return None
+
+    def _login(self, exchange: Exchange, headers: dict[bytes, bytes]) -> PenstockError | None:
+        """Find out who asks, before the body is taken: a stranger's is small."""
+        try:
+            exchange.principal = self.site.principal(headers, self.address)
+        except PenstockError as error:
+            return error
+        if exchange.principal is not NOBODY:
+            self._known()
+            return None
+        path = self._url.partition(b"?")[0]
+        if path not in OPEN and not path.startswith(b"/ui/"):
+            return NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
+        exchange.body_bytes_max = STRANGER_BYTES
+        length = int(headers.get(b"content-length", b"0"))
+        return too_large(STRANGER_BYTES) if length > STRANGER_BYTES else None
+
+    def _known(self) -> None:
+        """It is known who is behind this connection, or it has ended."""
+        if self._is_stranger:
+            self._is_stranger = False
+            self.site.broker.logins.leave(self._peer)
 
     def _misled(self, method: bytes, headers: dict[bytes, bytes]) -> PenstockError | None:
         """Whether somebody else's page is behind a request."""
@@ -248,7 +292,7 @@ class HttpConnection(asyncio.Protocol):
         if receiving is None:
             return
         if not receiving.add(body):
-            self._refuse(too_large(self.site.settings.request_bytes_max))
+            self._refuse(too_large(receiving.body_bytes_max))
         elif not receiving.reserve():
             self._refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
 
@@ -402,11 +446,16 @@ class HttpConnection(asyncio.Protocol):
         elif self._current is not None or self._waiting or self.site.serve_socket is None:
             self._refuse(BadRequest("upgrade: it must be the only request under way"))
         else:
-            self._become_socket(headers, rest)
+            try:
+                principal = self.site.principal(headers, self.address)
+            except PenstockError as error:
+                self._refuse(error)
+            else:
+                self._become_socket(headers, rest, principal)
 
-    def _become_socket(self, headers: dict[bytes, bytes], rest: bytes) -> None:
+    def _become_socket(self, headers: dict[bytes, bytes], rest: bytes, principal: Principal) -> None:
         lines = [b"GET %b HTTP/1.1\r\n" % self._url, *(b"%b: %b\r\n" % header for header in self._headers), b"\r\n"]
-        socket = Socket(self.site, self.transport, self.address, headers)
+        socket = Socket(self.site, self.transport, self.address, headers, principal)
         problem = socket.handshake(b"".join(lines))
         if problem:
             self._refuse(BadRequest(f"upgrade: {problem}"))

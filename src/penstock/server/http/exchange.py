@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.broker.access import Client
+from penstock.broker.access import NOBODY, Client, Principal
 from penstock.errors import Internal, PenstockError, TooLarge
 from penstock.replies import LeaseReply, PushReply
 from penstock.server.http.site import refusal
@@ -46,6 +46,7 @@ class Exchange:
         "_started",
         "address",
         "all_headers",
+        "body_bytes_max",
         "disconnected",
         "is_started",
         "is_streaming",
@@ -57,6 +58,7 @@ class Exchange:
         "on_gone",
         "path",
         "pending",
+        "principal",
         "protocol",
         "queue",
         "request_id",
@@ -80,6 +82,8 @@ class Exchange:
         self.site = protocol.site
         self.queue = queue
         self.request_id = self.site.request_id(headers.get(b"x-request-id"))
+        self.principal: Principal = NOBODY
+        self.body_bytes_max = self.site.settings.request_bytes_max
         self.keep_alive = True
         self.may_stream = True  # HTTP/1.0 knows no chunks
         self.is_whole = False
@@ -109,7 +113,7 @@ class Exchange:
             self._chunks[-1] += chunk
         else:
             self._chunks.append(bytearray(chunk))
-        return self._received <= self.site.settings.request_bytes_max
+        return self._received <= self.body_bytes_max
 
     def reserve(self) -> bool:
         """Count a large body into what all unread requests may take. False: it may take no more."""
@@ -166,7 +170,7 @@ class Exchange:
 
     @property
     def client(self) -> Client:
-        return self.protocol.client_named(self._headers.get(b"user-agent", b""), self.address)
+        return self.protocol.client_named(self._headers.get(b"user-agent", b""), self.address, self.principal)
 
     def header(self, name: bytes) -> str:
         """A header of the request; empty when it is not there."""

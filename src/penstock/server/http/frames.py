@@ -16,7 +16,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from penstock import limits
-from penstock.errors import BadRequest, PenstockError, TooLarge
+from penstock.access.authenticator import HINT
+from penstock.broker.access import NOBODY, Client
+from penstock.errors import BadRequest, NotAuthenticated, PenstockError, TooLarge
 from penstock.model import Outcome
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
@@ -47,10 +49,11 @@ class FrameExchange(Dispatch):
 
     def __init__(self, exchange: Exchange) -> None:
         site = exchange.site
-        client = site.client(unquote(exchange.header(b"penstock-client"))[: limits.name_length_max], exchange.address)
+        name = unquote(exchange.header(b"penstock-client"))[: limits.name_length_max]
+        client = Client(exchange.client.principal, name, exchange.address, "http")
         frame_bytes_max = site.settings.request_bytes_max - FRAME_EXTRA_BYTES
         super().__init__(site.broker, client, site.spawn, self._flush_later, frame_bytes_max)
-        self.is_greeted = True
+        self.is_greeted = client.principal is not NOBODY
         self._exchange = exchange
         self._transport = exchange.protocol.transport
         self._ready: list[bytes | memoryview] = []  # answers to a client of HTTP/1.0, which gets them all at once
@@ -118,6 +121,8 @@ class FrameExchange(Dispatch):
         self._exchange.fail(error)
 
     def _is_dealt_with(self, kind: int, data: bytes, start: int, stop: int) -> bool:
+        if not self.is_greeted and kind != Type.HELLO:
+            raise NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
         return False  # the body was looked at
 
     def _set_reading(self) -> None:

@@ -21,6 +21,8 @@ from typing import Final
 from penstock.errors import BadRequest, NotAuthorised, PenstockError
 
 PROBES: Final = (b"/livez", b"/readyz")
+# What needs no login: probes, the static files of the dashboard, logging in; and frames, which begin with HELLO.
+OPEN: Final = frozenset((*PROBES, b"/", b"/ui", b"/api/v1/sessions", b"/api/v1/rpc"))
 PAGES: Final = (b"/", b"/docs", b"/ui")  # that may be linked to; so may all below /ui/
 _HOST: Final = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z._-]+)(?::(\d{1,5}))?")
 _DEFAULT_PORTS: Final = {"http": b":80", "https": b":443"}
@@ -46,7 +48,9 @@ class Browsers:
         host = headers.get(b"host")
         if host is None or has_doubles:
             return BadRequest("host: it must be there exactly once")
-        return self._host(host) or self._origin(headers.get(b"origin"), host) or self._site(method, path, headers)
+        # Who has a token is no page of somebody else, and may reach the broker by any name.
+        refused = None if b"authorization" in headers else self._host(host)
+        return refused or self._origin(headers.get(b"origin"), host) or self._site(method, path, headers)
 
     def _host(self, host: bytes) -> PenstockError | None:
         matched = _HOST.fullmatch(host)

@@ -8,15 +8,16 @@ import itertools
 import math
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from penstock import limits
-from penstock.broker.access import LOCAL, Client
+from penstock.broker.access import Principal
 from penstock.broker.broker import Broker
+from penstock.broker.logins import bearer
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.wire.errors import http_status
@@ -105,9 +106,13 @@ class Site:
         self.now = self.broker.loop.time()
         self._date = b"date: " + formatdate(self.broker.clock.now() / 1e6, usegmt=True).encode() + b"\r\n"
 
-    def client(self, name: str, address: str) -> Client:
-        """Who asks."""
-        return Client(LOCAL, name, address, "http")
+    def principal(self, headers: Mapping[bytes, bytes], address: str) -> Principal:
+        """Who asks, by the headers of a request: `NOBODY` when they do not say; raises `NotAuthenticated`."""
+        logins = self.broker.logins
+        header = headers.get(b"authorization")
+        if header is None or not logins.is_required:
+            return logins.stranger
+        return logins.by_token(bearer(header.decode("latin-1")), address)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on behalf of a request; it is cancelled when the server is closed."""

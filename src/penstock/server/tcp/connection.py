@@ -11,14 +11,17 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.broker.access import LOCAL, Client
-from penstock.errors import BadRequest, PenstockError, Unavailable
+from penstock.access.authenticator import HINT
+from penstock.broker.access import Client, Principal
+from penstock.broker.logins import STRANGER_BYTES
+from penstock.errors import BadRequest, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
 from penstock.server.tcp.lingering_close import close_lingering
 from penstock.wire import requests
 from penstock.wire.frames import BINARY_FROM, JsonType, Splitter, Type, frame, json_frame
-from penstock.wire.json_messages import error_body
+from penstock.wire.json_messages import encode, error_body
+from penstock.wire.json_protocols import AUTH
 
 if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer
@@ -33,10 +36,12 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     """One client."""
 
     def __init__(self, server: TcpServer) -> None:
-        nobody = Client(LOCAL, "", "", "tcp")
+        nobody = Client(server.broker.logins.stranger, "", "", "tcp")
         super().__init__(server.broker, nobody, server.spawn, server.flush_soon, server.frame_bytes_max)
         self._server = server
-        self._splitter = Splitter(server.frame_bytes_max)
+        self._is_stranger = server.broker.logins.is_required
+        self.is_counted = False  # among the connections of strangers
+        self._splitter = Splitter(STRANGER_BYTES if self._is_stranger else server.frame_bytes_max)
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._is_tls = False
         self._reserved = 0  # of what all unread requests may take
@@ -52,10 +57,11 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else "local"
-        self._client = Client(LOCAL, "", address, "tcp")
+        self._client = Client(self._client.principal, "", address, "tcp")
         self._server.joined(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._client.principal.forget(self._revoked)
         self._cancel_all()
         self._broker.unread.give_back(self._client.address, self._reserved)
         self._reserved = 0
@@ -74,7 +80,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
             else:
                 for kind, correlation, start, stop in cuts:
                     self._request(kind, correlation, whole, start, stop)
-        except BadRequest as error:
+        except (BadRequest, NotAuthenticated) as error:
             self.refuse(error)
             return
         if not self._reserve():
@@ -143,7 +149,12 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def _is_dealt_with(self, kind: int, data: bytes, start: int, stop: int) -> bool:
         if kind < BINARY_FROM:
-            self._json(kind, data[start:stop])
+            if kind == JsonType.AUTH:
+                self._json_login(data[start:stop])
+            elif self._is_stranger:
+                raise NotAuthenticated("the first frame must be AUTH, type 10, with a token", hint=HINT)
+            else:
+                self._json(kind, data[start:stop])
             return True
         if kind not in self.handlers and kind not in SINGLES:
             raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
@@ -154,12 +165,26 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def _json(self, kind: int, body: bytes) -> None:
         """A request of the JSON protocol, which has no HELLO."""
         if self._json_tasks is None:
-            self._json_tasks = JsonTaskProtocol(self._broker, self._client, self._answer_json, self._server.spawn)
-            if self._is_full:
-                self._json_tasks.pause()
+            self._begin_json()
+            assert self._json_tasks is not None
         self._unanswered += 1
         self._held_bytes += len(body)
         self._json_tasks.take(kind, body)
+
+    def _begin_json(self) -> None:
+        self._json_tasks = JsonTaskProtocol(self._broker, self._client, self._answer_json, self._server.spawn)
+        if self._is_full:
+            self._json_tasks.pause()
+
+    def _json_login(self, body: bytes) -> None:
+        """AUTH: `{"token": …}`; the answer is ACK with the name of the principal."""
+        if self._json_tasks is not None:
+            raise BadRequest("AUTH must be the first frame of a connection")
+        self._begin_json()
+        principal = self._broker.logins.by_token(AUTH.read(body).token, self._client.address)
+        self._logged_in(principal, self._client.name)
+        self._begin_json()
+        self._send(json_frame(JsonType.ACK, encode({"principal": principal.name})))
 
     def _answer_json(self, kind: int, body: bytes, held: int) -> None:
         self._unanswered -= 1
@@ -174,12 +199,32 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         """Whether the client speaks nothing but JSON, as far as is known."""
         return self._json_tasks is not None and not self.is_greeted
 
-    def _hello(self, correlation: int, body: memoryview) -> None:
-        super()._hello(correlation, body)
-        hello = requests.decode(body, requests.Hello)
-        self._client = Client(LOCAL, hello.client[: limits.name_length_max], self._client.address, "tcp")
+    def _greeted(self, principal: Principal, hello: requests.Hello) -> None:
+        self._logged_in(principal, hello.client)
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
         self.is_greeted = True
+
+    def _logged_in(self, principal: Principal, name: str) -> None:
+        if self._is_stranger:
+            self._is_stranger = False
+            self._server.known(self)
+            self._splitter.allow(self._server.frame_bytes_max)
+        self._client.principal.forget(self._revoked)
+        self._client = Client(principal, name[: limits.name_length_max], self._client.address, "tcp")
+        principal.once_revoked(self._revoked)
+
+    def _revoked(self) -> None:
+        self.refuse(NotAuthenticated("the credential of this connection was revoked, or has expired"))
+
+    @property
+    def address(self) -> str:
+        """Of the client."""
+        return self._client.address
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it is not known yet who this is."""
+        return self._is_stranger
 
     def _cancel(self, correlation: int, body: memoryview) -> None:
         self._unanswered -= 1  # it has no answer of its own; the request it is about gets none either
@@ -225,6 +270,5 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
 
 TcpConnection.handlers = HANDLERS | {
-    Type.HELLO: TcpConnection._hello,
     Type.CANCEL: TcpConnection._cancel,
 }

@@ -10,7 +10,8 @@ from typing import Any, Final
 from penstock import limits
 from penstock.access.tls import ServerTls
 from penstock.broker.broker import Broker
-from penstock.errors import BadRequest, Unavailable
+from penstock.broker.logins import STRANGER_SECONDS
+from penstock.errors import BadRequest, NotAuthenticated, Unavailable
 from penstock.server.dispatch import Dispatch
 from penstock.server.tcp.connection import TcpConnection
 from penstock.server.tls_listener import TlsListener
@@ -70,13 +71,34 @@ class TcpServer:
             hint = "use fewer connections, or raise connections_max"
             connection.refuse(Unavailable("too many connections", hint=hint))
         else:
-            self.broker.loop.call_later(self.hello_seconds, self._check_greeted, connection)
+            self._watch_stranger(connection)
+
+    def _watch_stranger(self, connection: TcpConnection) -> None:
+        try:
+            self.broker.logins.enter(connection.address)
+        except Unavailable as error:
+            connection.refuse(error)
+            return
+        connection.is_counted = True
+        seconds = STRANGER_SECONDS if connection.is_stranger else self.hello_seconds
+        self.broker.loop.call_later(seconds, self._check_greeted, connection)
+
+    def known(self, connection: TcpConnection) -> None:
+        """A connection has logged in, or has ended."""
+        if connection.is_counted:
+            connection.is_counted = False
+            self.broker.logins.leave(connection.address)
 
     def _check_greeted(self, connection: TcpConnection) -> None:
-        if connection in self._connections and not (connection.is_greeted or connection.is_json):
+        if connection not in self._connections:
+            return
+        if connection.is_stranger:
+            connection.refuse(NotAuthenticated(f"no login came within {STRANGER_SECONDS:g} s"))
+        elif not (connection.is_greeted or connection.is_json):
             connection.refuse(BadRequest(f"no HELLO came within {self.hello_seconds:g} s"))
 
     def left(self, connection: TcpConnection) -> None:
+        self.known(connection)
         self._connections.discard(connection)
         self.broker.meter.disconnected("tcp")
 

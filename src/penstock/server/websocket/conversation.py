@@ -17,14 +17,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock import validation
+from penstock.access.authenticator import HINT
 from penstock.batch import Batch
-from penstock.broker.access import LOCAL, Client
+from penstock.broker.access import NOBODY, Client
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of
 from penstock.broker.events import Event, Listener, TasksWanted
 from penstock.broker.leases import Stream, StreamRequest
+from penstock.broker.logins import STRANGER_SECONDS
 from penstock.broker.reply_size import size_of, split
-from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, PenstockError
+from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError
 from penstock.model import Outcome, Receipt
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
@@ -131,6 +133,7 @@ UNDER_WAY_MAX: Final = 1000  # requests of one socket that are not answered yet
 SUBSCRIPTIONS_MAX: Final = 1000
 EVENT_BYTES: Final = 1024  # about
 GOING_AWAY: Final = 1001
+UNAUTHORISED: Final = 3000
 
 _OnReply = Callable[[Any], None]
 
@@ -168,6 +171,7 @@ class Conversation:
         self._has_few = asyncio.Event()
         self._has_few.set()
         self._said_goodbye = False
+        self._ending: set[asyncio.Task[None]] = set()  # so that it is not collected before it has run
         self._handlers: dict[type, Callable[[Any], None]] = {
             stream.Subscribe: self._subscribe,
             stream.GiveCredit: self._credit,
@@ -175,12 +179,15 @@ class Conversation:
             stream.Unsubscribe: self._unsubscribe,
             _Push: self._push,
             stream.Extend: self._extend,
+            stream.Login: self._login,
             stream.Ping: lambda said: self._answer("pong", said.id, b""),
             **dict.fromkeys(HOW, self._settle),
         }
 
     async def run(self) -> None:
         """Until one side has gone; then what is unsettled is given back."""
+        self._client.principal.once_revoked(self._revoked)
+        timer = self._broker.loop.call_later(STRANGER_SECONDS, self._check_login)
         listening = asyncio.ensure_future(self._listen())
         sending = asyncio.ensure_future(self._outbox.run())
         try:
@@ -190,6 +197,8 @@ class Conversation:
                     with suppress(Disconnected):
                         task.result()
         finally:
+            timer.cancel()
+            self._client.principal.forget(self._revoked)
             listening.cancel()
             sending.cancel()
             self._leave()
@@ -232,6 +241,9 @@ class Conversation:
             self._refuse(said, id_of(received))
             return
         id = said.id
+        if self._client.principal is NOBODY and not isinstance(said, stream.Login):
+            self._refuse(NotAuthenticated("the first message must be auth, with a token", hint=HINT), id)
+            return
         try:
             self._handlers[type(said)](said)
         except PenstockError as error:
@@ -252,6 +264,27 @@ class Conversation:
             on_reply(answer)
 
         return done
+
+    # who asks
+
+    def _login(self, said: stream.Login) -> None:
+        principal = self._broker.logins.by_token(said.token, self._client.address)
+        self._client.principal.forget(self._revoked)
+        self._client = msgspec.structs.replace(self._client, principal=principal)
+        principal.once_revoked(self._revoked)
+        self._socket.allow_large()
+        self._answer("ok", said.id, b'"principal":%b' % encode(principal.name))
+
+    def _revoked(self) -> None:
+        self._end(UNAUTHORISED, "the credential was revoked, or has expired")
+
+    def _check_login(self) -> None:
+        if self._client.principal is NOBODY:
+            self._end(UNAUTHORISED, "no login came in time")
+
+    def _end(self, code: int, reason: str) -> None:
+        task = self._broker.loop.create_task(self._socket.close(code, reason))
+        self._ending.add(task)
 
     # subscriptions
 
@@ -423,7 +456,7 @@ class WebSockets:
 
     async def serve(self, socket: Socket) -> None:
         """One socket, until its end."""
-        client = Client(LOCAL, socket.client_name, socket.address, "websocket")
+        client = Client(socket.principal, socket.client_name, socket.address, "websocket")
         conversation = Conversation(self._broker, client, socket)
         self._open.add(conversation)
         self._broker.meter.connected("websocket")

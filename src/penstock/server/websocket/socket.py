@@ -19,6 +19,9 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from penstock.broker.access import NOBODY, Principal
+from penstock.broker.logins import STRANGER_BYTES
+
 if TYPE_CHECKING:
     from penstock.server.http.site import Site
 
@@ -34,12 +37,21 @@ class Disconnected(Exception):
 class Socket(asyncio.Protocol):
     """One WebSocket connection: whole messages in, whole messages out."""
 
-    def __init__(self, site: Site, transport: asyncio.Transport, address: str, headers: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        transport: asyncio.Transport,
+        address: str,
+        headers: dict[bytes, bytes],
+        principal: Principal,
+    ) -> None:
         self.transport = transport
+        self.principal = principal  # `NOBODY` until the first message says who it is
         self.address = address
         self.client_name = headers.get(b"user-agent", b"").decode("latin-1")
         self._site = site
-        self._protocol = ServerProtocol(max_size=site.settings.request_bytes_max, logger=_quiet)
+        message_bytes_max = STRANGER_BYTES if principal is NOBODY else site.settings.request_bytes_max
+        self._protocol = ServerProtocol(max_size=message_bytes_max, logger=_quiet)
         self._messages: deque[bytes | None] = deque()  # that are whole; None: not text
         self._message = bytearray()  # one that comes in fragments
         self._is_text = True
@@ -56,6 +68,10 @@ class Socket(asyncio.Protocol):
         self._window_bytes = 0
         self._sign_of_life = site.now
         self._pinged_at: float | None = None
+
+    def allow_large(self) -> None:
+        """It is known who this is: messages may be as large as all requests."""
+        self._protocol.max_message_size = self._site.settings.request_bytes_max
 
     # the beginning
 

@@ -1,0 +1,213 @@
+"""Who is asking: from an API key, a JWT, a client certificate or a proof of the run's key to a principal.
+
+A principal object stands for one credential. As long as some connection or a recent request uses it, a change in the
+store reaches it: new grants count at once, and a credential that was revoked or has expired ends its connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from penstock.access.discovery import BROKER, CLIENT, Entry, new_nonce
+from penstock.access.grants import OWNER, Grant, Principal
+from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
+from penstock.access.store import AccessStore
+from penstock.clock import Clock
+from penstock.errors import NotAuthenticated
+
+OWNER_NAME: Final = "owner"
+RECENT_MAX: Final = 10_000  # tokens whose principal is kept though no connection may use it
+TOKEN_BYTES_MAX: Final = 8192
+CHALLENGES_MAX: Final = 1024
+CHALLENGE_US: Final = 30_000_000
+HINT: Final = (
+    "pass a key as token=, PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE, or as the header 'Authorization: Bearer <key>'; "
+    "an owner makes one with `penstock key create`"
+)
+
+
+class Claims(NamedTuple):
+    """What a JWT says about who has it."""
+
+    name: str
+    grants: tuple[Grant, ...]
+    namespace: str
+    expires_at: int  # µs
+
+
+class Tokens(Protocol):
+    """What verifies JWTs."""
+
+    def verify(self, token: str) -> Claims:
+        """What a token says; raises `NotAuthenticated` unless it is valid."""
+
+
+class Found(NamedTuple):
+    """A credential as it is now."""
+
+    name: str
+    grants: tuple[Grant, ...]
+    namespace: str = ""
+    expires_at: int | None = None
+
+
+class Credential(Principal):
+    """A principal as one credential proves it."""
+
+    __slots__ = ("__weakref__", "look_up")
+
+    def __init__(self, found: Found, look_up: Callable[[], Found | None]) -> None:
+        super().__init__(found.name, found.grants, found.namespace)
+        self.look_up = look_up  # the credential as it is now; None: it does not count any more
+
+
+class Authenticator:
+    """Authenticates for one broker. Used on its event loop only; the store may change in any thread."""
+
+    def __init__(self, store: AccessStore, clock: Clock, entry: Entry, tokens: Tokens | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._entry = entry
+        self._tokens = tokens
+        self._live: WeakValueDictionary[str, Credential] = WeakValueDictionary()  # by credential
+        self._recent: OrderedDict[bytes, Principal] = OrderedDict()  # by the digest of the token
+        self._challenges: OrderedDict[str, tuple[str, str, int]] = OrderedDict()
+        # For programs of the owner that have proved the run's key, over HTTP: a token that counts for this run only.
+        self._session = make_key(entry.run + "s")
+
+    @property
+    def run_token(self) -> str:
+        """A token for who has proved the run's key and cannot do so with every request."""
+        return self._session.text
+
+    # credentials
+
+    def by_token(self, token: str) -> Principal:
+        """The principal of an API key or a JWT; raises `NotAuthenticated`."""
+        if not token:
+            raise NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
+        if len(token) > TOKEN_BYTES_MAX:
+            raise NotAuthenticated(f"token: it is longer than {TOKEN_BYTES_MAX:,} bytes", hint=HINT)
+        digest = hashlib.sha256(token.encode()).digest()
+        principal = self._recent.get(digest)
+        if principal is None or principal.is_revoked:
+            principal = self._by_key(token) if token.startswith(PREFIX) else self._by_jwt(token, digest)
+            self._recent[digest] = principal
+            if len(self._recent) > RECENT_MAX:
+                self._recent.popitem(last=False)
+        return principal
+
+    def _by_key(self, token: str) -> Principal:
+        id = key_id(token)
+        if id is not None and is_key(token, self._digest_of(id)):
+            principal = self._resolved(f"key:{id}", lambda: self._found_key(id))
+            if principal is not None:
+                return principal
+        raise NotAuthenticated("the key is not valid: unknown, revoked or expired", hint=HINT)
+
+    def _digest_of(self, id: str) -> str:
+        if id == self._entry.run:
+            return digest_of(self._entry.key)
+        if id == self._session.id:
+            return self._session.digest
+        record = self._store.document.keys.get(id)
+        return record.digest if record is not None else digest_of("")
+
+    def _found_key(self, id: str) -> Found | None:
+        if id in (self._entry.run, self._session.id):
+            return Found(OWNER_NAME, OWNER)
+        document = self._store.document
+        key = document.keys.get(id)
+        if key is None or (key.expires_at is not None and key.expires_at <= self._clock.now()):
+            return None
+        record = document.principals[key.principal]
+        return Found(record.name, self._store.grants_of(record), record.namespace, key.expires_at)
+
+    def _by_jwt(self, token: str, digest: bytes) -> Principal:
+        tokens = self._tokens
+        if tokens is None:
+            raise NotAuthenticated("the token is no API key, and this broker takes no others", hint=HINT)
+        tokens.verify(token)
+
+        def look_up() -> Found | None:
+            try:
+                claims = tokens.verify(token)  # from its cache, as long as the keys are the same
+            except NotAuthenticated:
+                return None
+            return Found(claims.name, claims.grants, claims.namespace, claims.expires_at)
+
+        principal = self._resolved(f"jwt:{digest.hex()}", look_up)
+        if principal is None:
+            raise NotAuthenticated("the token has expired", hint=HINT)
+        return principal
+
+    def by_certificate(self, names: Sequence[str]) -> Principal | None:
+        """The principal for whom a client certificate with these names stands; None: there is none."""
+        record = self._store.principal_of_certificate(names)
+        if record is None:
+            return None
+
+        def look_up() -> Found | None:
+            current = self._store.principal_of_certificate(names)
+            return None if current is None else Found(current.name, self._store.grants_of(current), current.namespace)
+
+        return self._resolved(f"certificate:{record.name}", look_up)
+
+    def by_user(self, name: str) -> Principal | None:
+        """The principal of a user whose password was checked, or who has a session."""
+        if name == OWNER_NAME:
+            return self._resolved("owner", lambda: Found(OWNER_NAME, OWNER))
+
+        def look_up() -> Found | None:
+            record = self._store.document.principals.get(name)
+            return None if record is None else Found(name, self._store.grants_of(record), record.namespace)
+
+        return self._resolved(f"user:{name}", look_up)
+
+    # the run's key, proved without being sent
+
+    def challenge(self, client_nonce: str, place: str) -> tuple[str, str]:
+        """The broker's nonce, and its proof that it has the key."""
+        nonce = new_nonce()
+        self._challenges[nonce] = (client_nonce, place, self._clock.now() + CHALLENGE_US)
+        if len(self._challenges) > CHALLENGES_MAX:
+            self._challenges.popitem(last=False)
+        return nonce, self._entry.proof(BROKER, client_nonce, nonce, place)
+
+    def by_proof(self, broker_nonce: str, proof: str, place: str) -> Principal:
+        """The owner, when the client's proof is right; a challenge can be answered once."""
+        client_nonce, where, until = self._challenges.pop(broker_nonce, ("", "", 0))
+        is_valid = self._entry.is_proof(proof, CLIENT, client_nonce, broker_nonce, where)
+        if not is_valid or where != place or until < self._clock.now():
+            raise NotAuthenticated("the proof of the owner's key is not valid", hint=HINT)
+        principal = self._resolved(f"key:{self._entry.run}", lambda: self._found_key(self._entry.run))
+        assert principal is not None
+        return principal
+
+    # changes
+
+    def _resolved(self, credential: str, look_up: Callable[[], Found | None]) -> Principal | None:
+        """The principal of a credential, new or live; None when it does not count any more."""
+        found = look_up()
+        if found is None:
+            return None
+        principal = self._live.get(credential)
+        if principal is None:
+            principal = self._live[credential] = Credential(found, look_up)
+        return principal
+
+    def refresh(self) -> None:
+        """Bring every live principal up to date: called when the store has changed, and every second for expiry."""
+        for credential, principal in list(self._live.items()):
+            found = principal.look_up()
+            if found is None:
+                del self._live[credential]
+                principal.revoke()
+            elif (found.grants, found.namespace) != (principal.grants, principal.namespace):
+                principal.change(found.grants, found.namespace)
+        for digest in [digest for digest, principal in self._recent.items() if principal.is_revoked]:
+            del self._recent[digest]

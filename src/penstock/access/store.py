@@ -1,0 +1,340 @@
+"""The access store: principals, API keys, roles and namespaces of a data directory, in `access/access.json`.
+
+It is one small document. Every change makes a new one, which replaces the file atomically; then whoever listens is
+notified. A file that cannot be read is refused and left as it is: to go on without it would lock everybody out, or
+worse, let them in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from penstock.access.grants import ROLES, Grant, parse_grants
+from penstock.access.keys import make_key
+from penstock.clock import Clock
+from penstock.errors import AccessNotFound, BadSettings, Damaged, InvalidField, PenstockError
+from penstock.model import RESERVED_PREFIX, check_name
+from penstock.storage.disk import Disk
+
+DIRECTORY: Final = "access"
+FILE: Final = "access/access.json"
+VERSION: Final = 1
+MICROS: Final = 1_000_000
+
+
+class PrincipalRecord(msgspec.Struct, frozen=True):
+    """A principal, and how it is proved beside its keys."""
+
+    name: str
+    grants: list[str]
+    namespace: str = ""
+    password: str = ""  # the argon2id hash of a user's
+    certificates: list[str] = []  # names in client certificates that stand for it
+    created_at: int = 0  # µs, as all instants here
+
+
+class KeyRecord(msgspec.Struct, frozen=True):
+    """An API key of a principal; the key itself is not stored."""
+
+    id: str
+    digest: str
+    principal: str
+    created_at: int
+    expires_at: int | None = None
+
+
+class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a namespace may use; None is no limit. Rates are per second."""
+
+    queues: int | None = None
+    groups: int | None = None
+    bytes: int | None = None
+    messages_rate: float | None = None
+    bytes_rate: float | None = None
+    connections: int | None = None
+    staged_bytes: int | None = None
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True):
+    """A namespace: all queues whose names begin with its name and a dot."""
+
+    name: str
+    quotas: Quotas = Quotas()
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}."
+
+
+class Document(msgspec.Struct, frozen=True):
+    """Everything in the store."""
+
+    version: int = VERSION
+    principals: dict[str, PrincipalRecord] = {}
+    keys: dict[str, KeyRecord] = {}
+    roles: dict[str, list[str]] = {}
+    namespaces: dict[str, NamespaceRecord] = {}
+
+
+class AccessStore:
+    """Reads and changes the document. `disk` None keeps it in memory. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk | None, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.document = _load(disk)
+        self.on_change: list[Callable[[], object]] = []  # called by the thread that made the change
+        # Called with what is about to change, before it does: the audit makes it durable first.
+        self.before_change: Callable[[str, str], object] = lambda what, target: None
+
+    # reading
+
+    def roles(self) -> Mapping[str, Iterable[str]]:
+        """All roles: the built-in ones and those of this store."""
+        return {**ROLES, **self.document.roles}
+
+    def grants_of(self, record: PrincipalRecord) -> tuple[Grant, ...]:
+        """What a principal may do now, by its roles as they are now."""
+        return parse_grants(record.grants, self.roles(), _prefix(record.namespace))
+
+    def namespace_of(self, queue: str) -> NamespaceRecord | None:
+        """The namespace that a queue belongs to."""
+        return self.document.namespaces.get(queue.partition(".")[0]) if "." in queue else None
+
+    def principal_of_certificate(self, names: Iterable[str]) -> PrincipalRecord | None:
+        """The principal for whom one of these names of a client certificate stands."""
+        wanted = set(names)
+        records = self.document.principals.values()
+        return next((record for record in records if wanted.intersection(record.certificates)), None)
+
+    # keys
+
+    def create_key(
+        self,
+        name: str,
+        grants: Iterable[str] | None,
+        namespace: str = "",
+        expires_seconds: float | None = None,
+    ) -> tuple[KeyRecord, str]:
+        """A new key of a principal, which is created with these grants if it does not exist; the record and the key.
+
+        Grants of a principal that exists are left alone when none are given, and must be the same otherwise.
+        """
+        with self._lock:
+            principals = dict(self.document.principals)
+            principals[name] = self._principal_with(name, grants, namespace)
+            new = make_key()
+            now = self._clock.now()
+            record = KeyRecord(new.id, new.digest, name, now, _expiry(now, expires_seconds))
+            keys = {**self.document.keys, new.id: record}
+            self._replace("create_key", new.id, principals=principals, keys=keys)
+        self._changed()
+        return record, new.text
+
+    def _principal_with(self, name: str, grants: Iterable[str] | None, namespace: str) -> PrincipalRecord:
+        known = self.document.principals.get(name)
+        if known is None:
+            if grants is None:
+                raise InvalidField(f"grants: principal {name!r} does not exist yet and needs grants", hint=_GRANTS)
+            return self._new_principal(name, grants, namespace)
+        wanted = known.grants if grants is None else list(grants)
+        if set(wanted) != set(known.grants) or namespace not in ("", known.namespace):
+            raise InvalidField(
+                f"grants: {name!r} exists with other grants: {', '.join(known.grants)}",
+                hint="leave the grants out to add a key, or change them with `penstock user update`",
+            )
+        return known
+
+    def _new_principal(self, name: str, grants: Iterable[str], namespace: str) -> PrincipalRecord:
+        check_name(name, "principal")
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidField(f"principal: names that begin with {RESERVED_PREFIX!r} are reserved")
+        self._require_namespace(namespace)
+        record = PrincipalRecord(name, list(grants), namespace, created_at=self._clock.now())
+        self.grants_of(record)  # refuses what does not parse
+        return record
+
+    def rotate_key(self, id: str, keep_seconds: float, expires_seconds: float | None = None) -> tuple[KeyRecord, str]:
+        """A new key in place of another, which still counts for `keep_seconds`."""
+        with self._lock:
+            old = self._key(id)
+            now = self._clock.now()
+            until = now + round(keep_seconds * MICROS)
+            until = until if old.expires_at is None else min(until, old.expires_at)
+            kept = msgspec.structs.replace(old, expires_at=until)
+            new = make_key()
+            record = KeyRecord(new.id, new.digest, old.principal, now, _expiry(now, expires_seconds))
+            self._replace("rotate_key", id, keys={**self.document.keys, id: kept, new.id: record})
+        self._changed()
+        return record, new.text
+
+    def revoke_key(self, id: str) -> None:
+        """End a key at once."""
+        with self._lock:
+            self._key(id)
+            keys = {known: record for known, record in self.document.keys.items() if known != id}
+            self._replace("revoke_key", id, keys=keys)
+        self._changed()
+
+    def _key(self, id: str) -> KeyRecord:
+        record = self.document.keys.get(id)
+        if record is None:
+            raise AccessNotFound(f"there is no key {id!r}", hint="`penstock key list` shows their ids")
+        return record
+
+    # principals
+
+    def set_user(
+        self,
+        name: str,
+        *,
+        grants: Iterable[str] | None = None,
+        password: str | None = None,
+        certificates: Iterable[str] | None = None,
+        namespace: str | None = None,
+    ) -> PrincipalRecord:
+        """Create or change a principal; what is None stays. `password` is the hash of one."""
+        with self._lock:
+            known = self.document.principals.get(name)
+            if known is None:
+                if grants is None:
+                    raise InvalidField(f"grants: {name!r} does not exist yet and needs grants", hint=_GRANTS)
+                known = self._new_principal(name, grants, namespace or "")
+            changes = {
+                "grants": None if grants is None else list(grants),
+                "password": password,
+                "certificates": None if certificates is None else list(certificates),
+                "namespace": namespace,
+            }
+            record = msgspec.structs.replace(known, **{key: new for key, new in changes.items() if new is not None})
+            self._require_namespace(record.namespace)
+            self.grants_of(record)
+            self._require_unused_certificates(record)
+            self._replace("set_user", name, principals={**self.document.principals, name: record})
+        self._changed()
+        return record
+
+    def delete_user(self, name: str) -> None:
+        """Delete a principal with its keys."""
+        with self._lock:
+            if name not in self.document.principals:
+                raise AccessNotFound(f"there is no user or principal {name!r}")
+            principals = {known: record for known, record in self.document.principals.items() if known != name}
+            keys = {id: record for id, record in self.document.keys.items() if record.principal != name}
+            self._replace("delete_user", name, principals=principals, keys=keys)
+        self._changed()
+
+    def _require_unused_certificates(self, record: PrincipalRecord) -> None:
+        for other in self.document.principals.values():
+            taken = set(other.certificates).intersection(record.certificates)
+            if taken and other.name != record.name:
+                raise InvalidField(f"certificates: {min(taken)!r} already stands for {other.name!r}")
+
+    # roles and namespaces
+
+    def set_role(self, name: str, grants: Iterable[str]) -> None:
+        """Create or change a role; whoever has it has the new grants at once."""
+        check_name(name, "role")
+        if name in ROLES:
+            raise InvalidField(f"role: {name!r} is built in", hint="choose another name")
+        texts = list(grants)
+        parse_grants(texts)  # roles are made of actions, or of built-in roles
+        with self._lock:
+            self._replace("set_role", name, roles={**self.document.roles, name: texts})
+        self._changed()
+
+    def delete_role(self, name: str) -> None:
+        """Delete a role that nobody has."""
+        with self._lock:
+            if name not in self.document.roles:
+                raise AccessNotFound(f"there is no role {name!r}", hint="built-in roles stay")
+            roles = {known: grants for known, grants in self.document.roles.items() if known != name}
+            self._require_role_unused(name)
+            self._replace("delete_role", name, roles=roles)
+        self._changed()
+
+    def _require_role_unused(self, name: str) -> None:
+        for record in self.document.principals.values():
+            if any(name in text.partition(":")[0].split(",") for text in record.grants):
+                raise InvalidField(f"role: {name!r} is granted to {record.name!r}", hint="change its grants first")
+
+    def set_namespace(self, name: str, quotas: Quotas) -> None:
+        """Declare a namespace, or change its quotas."""
+        check_name(name, "namespace")
+        if "." in name or f"{name}.".startswith(RESERVED_PREFIX):
+            raise InvalidField(f"namespace: {name!r} cannot be one", hint="a word without dots, such as 'team-a'")
+        with self._lock:
+            namespaces = {**self.document.namespaces, name: NamespaceRecord(name, quotas)}
+            self._replace("set_namespace", name, namespaces=namespaces)
+        self._changed()
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace that no principal belongs to; its queues stay."""
+        with self._lock:
+            if name not in self.document.namespaces:
+                raise AccessNotFound(f"there is no namespace {name!r}")
+            for record in self.document.principals.values():
+                if record.namespace == name:
+                    raise InvalidField(f"namespace: {record.name!r} belongs to {name!r}", hint="delete it first")
+            namespaces = {known: record for known, record in self.document.namespaces.items() if known != name}
+            self._replace("delete_namespace", name, namespaces=namespaces)
+        self._changed()
+
+    def _require_namespace(self, name: str) -> None:
+        if name and name not in self.document.namespaces:
+            raise AccessNotFound(f"there is no namespace {name!r}", hint="declare it with `penstock namespace create`")
+
+    # the file
+
+    def _replace(self, what: str, target: str, **changes: object) -> None:
+        """Write the document with these changes; the lock is held."""
+        document = msgspec.structs.replace(self.document, **changes)
+        self.before_change(what, target)
+        if self._disk is not None:
+            self._disk.make_directory(DIRECTORY)
+            self._disk.write_whole(FILE, msgspec.json.format(msgspec.json.encode(document)))
+        self.document = document
+
+    def _changed(self) -> None:
+        for notify in list(self.on_change):
+            notify()
+
+
+def _load(disk: Disk | None) -> Document:
+    if disk is None or not disk.exists(FILE):
+        return Document()
+    data = disk.read(FILE)
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version > VERSION:
+            raise BadSettings(f"{FILE} has version {version}; this Penstock reads up to {VERSION}", hint="upgrade it")
+        return msgspec.json.decode(data, type=Document)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> PenstockError:
+    return Damaged(
+        f"{FILE} cannot be read: {error}",
+        hint="restore it from a backup; without it nobody but the owner can connect, so it is not replaced",
+    )
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def _expiry(now: int, seconds: float | None) -> int | None:
+    return None if seconds is None else now + round(seconds * MICROS)
+
+
+def _prefix(namespace: str) -> str:
+    return f"{namespace}." if namespace else ""
+
+
+_GRANTS: Final = "for example `--grant producer:orders`"

@@ -1,0 +1,77 @@
+"""What a client shows to be let in: a token, or a proof of the key that a broker of the same user has for this run.
+
+The first of these counts: `token=` (text, or a function that returns it), `PENSTOCK_TOKEN`, `PENSTOCK_TOKEN_FILE`, the
+entry that the broker at exactly this loopback address wrote for its owner (access/discovery.py). Functions, files and
+entries are read for every connection, so that a token can be replaced while a client runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import Final
+
+from penstock.access.discovery import BROKER, CLIENT, Entry, find, new_nonce, place_of
+from penstock.errors import InvalidField, NotAuthenticated
+from penstock.remote import request as asking
+from penstock.remote.producer import Producer
+from penstock.remote.request import Request
+from penstock.remote.settings import Address, Settings, checked_token
+from penstock.wire.requests import Welcome
+
+Token = str | Callable[[], str] | None
+IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN"
+FILE_IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN_FILE"
+_LOCALHOST: Final = ("127.0.0.1", "::1")
+
+
+def current_token(token: Token) -> str:
+    """The token to send now; empty when there is none."""
+    if callable(token):
+        return checked_token(token())
+    if token:
+        return token
+    text = os.environ.get(IN_ENVIRONMENT, "")
+    if text:
+        return checked_token(text.strip(), IN_ENVIRONMENT)
+    path = os.environ.get(FILE_IN_ENVIRONMENT, "")
+    return _of_file(path) if path else ""
+
+
+def _of_file(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return checked_token(file.read(16_384).strip(), FILE_IN_ENVIRONMENT)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidField(f"{FILE_IN_ENVIRONMENT}: {path!r} cannot be read: {error}") from None
+
+
+def _entry_at(address: Address) -> tuple[Entry | None, str]:
+    """The entry of the broker at an address, and how both sides write that address."""
+    for host in _LOCALHOST if address.host == "localhost" else (address.host,):
+        entry = find(host, address.port, os.environ)
+        if entry is not None:
+            return entry, place_of(host, address.port)
+    return None, ""
+
+
+def login(settings: Settings, address: Address, producer: Producer | None) -> Generator[Request, Welcome, str]:
+    """The requests that begin a connection, one after the other: each is sent the reply of the one before.
+
+    Returns the token for requests over HTTP, which stand alone.
+    """
+    token = current_token(settings.token)
+    entry, place = (None, "") if token else _entry_at(address)
+    if entry is None:
+        yield asking.hello(settings.client, producer, token=token)
+        return token
+    nonce = new_nonce()
+    welcome = yield asking.hello(settings.client, None, challenge=nonce)
+    if not entry.is_proof(welcome.proof, BROKER, nonce, welcome.challenge, place):
+        raise NotAuthenticated(
+            f"what answers at {address} is not the broker that this user started there",
+            hint="start it again, or pass a key of that broker as token= or PENSTOCK_TOKEN",
+        )
+    proof = entry.proof(CLIENT, nonce, welcome.challenge, place)
+    welcome = yield asking.hello(settings.client, producer, answered=welcome.challenge, proof=proof)
+    return welcome.token
