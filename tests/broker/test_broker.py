@@ -435,7 +435,7 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
 
         assert [isinstance(each, NotAuthorised) for each in answers[:4]] == [True] * 4
         assert isinstance(answers[4][0], NotAuthorised)
-        assert {action for action, _ in asked} == set(Action)
+        assert {action for action, _ in asked} == set(Action) - {Action.UNMASK}  # which narrows what a reader sees
         assert run_operation(broker.session, ops.Queues())[0] == []
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.access import Client
+from penstock.broker.access import Client, Principal
+from penstock.server.http.connection import HttpConnection
 from penstock.server.http.origins import Proxies
-from penstock.server.http.site import Site
 from tests.support.http import HttpThread, request
 
 PUSH = "/api/v1/queues/mail/messages"
@@ -56,13 +56,13 @@ def test_whatever_a_list_holds_an_address_comes_of_it_and_nobody_is_believed_who
 @pytest.mark.parametrize(("proxies", "expected"), [((), {"127.0.0.1"}), (("127.0.0.0/8",), {"192.0.2.1", "192.0.2.2"})])
 def test_each_request_of_a_proxys_connection_counts_for_its_own_client(serve, monkeypatch, proxies, expected):
     seen: list[str] = []
-    known = Site.client
+    known = HttpConnection.client_named
 
-    def note(site: Site, name: str, address: str) -> Client:
+    def note(connection: HttpConnection, name: bytes, address: str, principal: Principal) -> Client:
         seen.append(address)
-        return known(site, name, address)
+        return known(connection, name, address, principal)
 
-    monkeypatch.setattr(Site, "client", note)
+    monkeypatch.setattr(HttpConnection, "client_named", note)
     server: HttpThread = serve(trusted_proxies=proxies)
 
     for method, path, body in (("POST", PUSH, ONE), ("GET", "/api/v1/queues", b"")):

@@ -26,7 +26,14 @@ from tests.support.forgetful import ForgetfulDisk
 
 
 def settings(folder: Path, **changes: object) -> Settings:
-    given = {"data": str(folder / "data"), "tcp_port": 0, "http_port": "off", "grpc_port": "off", **changes}
+    given = {
+        "data": str(folder / "data"),
+        "auth": "off",
+        "tcp_port": 0,
+        "http_port": "off",
+        "grpc_port": "off",
+        **changes,
+    }
     return Settings(**given)  # type: ignore[arg-type]
 
 

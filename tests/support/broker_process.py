@@ -26,7 +26,8 @@ class Served:
 
     def __init__(self, folder: Path, *flags: str, **environment: str) -> None:
         self.log_path = folder / "serve.log"
-        words = [sys.executable, "-m", "penstock", "serve", "--json", "--tcp-port", "0", *flags]
+        # Most tests speak to it in bare frames and requests; those of access control say `--auth on`.
+        words = [sys.executable, "-m", "penstock", "serve", "--json", "--auth", "off", "--tcp-port", "0", *flags]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(

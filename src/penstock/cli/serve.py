@@ -37,7 +37,7 @@ _ABOUT: Final = {
     "data": ("DIR", "The data directory."),
     "data_mode": ("MODE", "Who may read it: 0750 lets a group."),
     "host": ("ADDRESS", "The address to listen on."),
-    "auth": ("on|off", "Whether clients must prove who they are; off on loopback only."),
+    "auth": ("on/off", "Whether clients must prove who they are; off on loopback only."),
     "tcp_port": ("PORT|off", "0 takes any free port."),
     "http_port": ("PORT|off", "0 takes any free port."),
     "grpc_port": ("PORT|off", "0 takes any free port."),

@@ -16,7 +16,7 @@ from penstock import operations as ops
 from penstock.errors import BadRequest, Closed, NotAuthenticated, PenstockError, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
-from penstock.remote.credentials import login
+from penstock.remote.credentials import current_token, login
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
@@ -204,7 +204,10 @@ class Connection:
             self._asked(asking.hello(settings.client, shared.producer), deadline)
 
     def _login(self, address: Address, deadline: int) -> None:
-        steps = login(self._settings, address, self.exchange.producer)
+        token = current_token(self._settings.token)
+        if isinstance(self._socket, HttpSocket):
+            self._socket.head.authorise(token)
+        steps = login(self._settings.client, token, address, self.exchange.producer)
         try:
             request = next(steps)
             while True:

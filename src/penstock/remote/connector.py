@@ -10,7 +10,7 @@ from penstock import operations as ops
 from penstock.errors import PenstockError, TlsFailed, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.connection import check_protocol
-from penstock.remote.credentials import login
+from penstock.remote.credentials import current_token, login
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
 from penstock.remote.tls import ClientTls, explained, no_answer
@@ -166,7 +166,10 @@ class Connector:
             await self._asked(transport, asking.hello(settings.client, exchange.producer))
 
     async def _login(self, transport: Transport) -> None:
-        steps = login(self._settings, self.address, self._session.exchange.producer)
+        token = current_token(self._settings.token)
+        if self._session.pool is not None:
+            self._session.pool.head.authorise(token)
+        steps = login(self._settings.client, token, self.address, self._session.exchange.producer)
         try:
             request = next(steps)
             while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Final
 
 from penstock.access.discovery import BROKER, CLIENT, Entry, find, new_nonce, place_of
@@ -16,7 +17,7 @@ from penstock.errors import InvalidField, NotAuthenticated
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
-from penstock.remote.settings import Address, Settings, checked_token
+from penstock.remote.settings import Address, checked_token
 from penstock.wire.requests import Welcome
 
 Token = str | Callable[[], str] | None
@@ -40,8 +41,7 @@ def current_token(token: Token) -> str:
 
 def _of_file(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return checked_token(file.read(16_384).strip(), FILE_IN_ENVIRONMENT)
+        return checked_token(Path(path).read_text(encoding="utf-8").strip(), FILE_IN_ENVIRONMENT)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidField(f"{FILE_IN_ENVIRONMENT}: {path!r} cannot be read: {error}") from None
 
@@ -55,23 +55,22 @@ def _entry_at(address: Address) -> tuple[Entry | None, str]:
     return None, ""
 
 
-def login(settings: Settings, address: Address, producer: Producer | None) -> Generator[Request, Welcome, str]:
+def login(client: str, token: str, address: Address, producer: Producer | None) -> Generator[Request, Welcome, str]:
     """The requests that begin a connection, one after the other: each is sent the reply of the one before.
 
     Returns the token for requests over HTTP, which stand alone.
     """
-    token = current_token(settings.token)
     entry, place = (None, "") if token else _entry_at(address)
     if entry is None:
-        yield asking.hello(settings.client, producer, token=token)
+        yield asking.hello(client, producer, token=token)
         return token
     nonce = new_nonce()
-    welcome = yield asking.hello(settings.client, None, challenge=nonce)
+    welcome = yield asking.hello(client, None, challenge=nonce)
     if not entry.is_proof(welcome.proof, BROKER, nonce, welcome.challenge, place):
         raise NotAuthenticated(
             f"what answers at {address} is not the broker that this user started there",
             hint="start it again, or pass a key of that broker as token= or PENSTOCK_TOKEN",
         )
     proof = entry.proof(CLIENT, nonce, welcome.challenge, place)
-    welcome = yield asking.hello(settings.client, producer, answered=welcome.challenge, proof=proof)
+    welcome = yield asking.hello(client, producer, answered=welcome.challenge, proof=proof)
     return welcome.token
