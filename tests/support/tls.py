@@ -63,6 +63,7 @@ class TlsBroker:
         self._thread.start()
         given: dict[str, Any] = {
             "data": str(folder / "data"),
+            "auth": "off",
             "tcp_port": 0,
             "http_port": 0,
             "grpc_port": "off",
