@@ -1,0 +1,212 @@
+"""`penstock serve` with TLS, as a process: every port, and listening to a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from sslyze.plugins.scan_commands import ScanCommand
+from sslyze.scanner.models import ServerScanRequest, ServerScanStatusEnum
+from sslyze.scanner.scan_command_attempt import ScanCommandAttemptStatusEnum
+from sslyze.scanner.scanner import Scanner
+from sslyze.server_setting import ServerNetworkLocation
+
+import penstock
+from penstock.broker.health import readyz
+from penstock.config import Settings, load
+from penstock.errors import BadSettings
+from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_loopback
+from penstock.server.serve import server_tls
+from tests.support.broker_process import PATIENCE_SECONDS, Served
+from tests.support.tls import Certificates, TlsBroker, handshake
+
+HEALTH = "/grpc.health.v1.Health/Check"
+SERVING = b"\x08\x01"
+VERSIONS = ("ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1", "tls_1_2")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, certificates):
+    files = certificates.server(file="served")
+    with Served(tmp_path_factory.mktemp("served"), "--http-port", "0", "--grpc-port", "0", *flags(files)) as running:
+        yield running
+
+
+def flags(settings: dict[str, str]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), value)]
+
+
+def check_health(port: int, ca: str, **client: str) -> bytes:
+    """What gRPC's own health check answers, over TLS."""
+    pair = {name: Path(path).read_bytes() for name, path in client.items()}
+    credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes(), pair.get("tls_key"), pair.get("tls_certificate"))
+    with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+        answer: bytes = channel.unary_unary(HEALTH)(b"", timeout=PATIENCE_SECONDS)
+        return answer
+
+
+def test_every_port_speaks_tls_and_its_url_says_so(served, certificates):
+    context = ssl.create_default_context(cafile=certificates.ca)
+
+    assert check_health(served.port("grpc"), certificates.ca) == SERVING
+    assert httpx.get(served.url("http") + "/readyz", verify=context).status_code == 200
+    assert served.url("tcp").startswith("penstocks://")
+    with penstock.connect(served.url("tcp"), tls_ca=certificates.ca) as ps:
+        ps.queue("mail").push(b"x")
+
+
+def test_the_command_line_speaks_tls(served, certificates):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    words = [sys.executable, "-m", "penstock", "queues", "list", "--json", "-u", served.url("http")]
+    refused = subprocess.run(words, env=clean, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    trusting = clean | {"PENSTOCK_TLS_CA": certificates.ca}
+    done = subprocess.run(words, env=trusting, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (2, "tls_failed")
+    assert "PENSTOCK_TLS_CA" in refused.stdout
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), list)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "http", "grpc"])
+def test_sslyze_finds_nothing_weak(served, certificates, protocol):
+    place = ServerNetworkLocation("localhost", served.port(protocol), "127.0.0.1")
+    commands = {getattr(ScanCommand, f"{version.upper()}_CIPHER_SUITES") for version in (*VERSIONS, "tls_1_3")}
+    commands |= {ScanCommand.HEARTBLEED, ScanCommand.TLS_COMPRESSION, ScanCommand.OPENSSL_CCS_INJECTION}
+    if protocol != "grpc":  # which hangs up on a client that names no protocol, as this scan does
+        commands.add(ScanCommand.TLS_1_3_EARLY_DATA)
+    scanner = Scanner()
+    scanner.queue_scans([ServerScanRequest(place, scan_commands=commands)])
+    (found,) = scanner.get_results()
+
+    assert found.scan_status is ServerScanStatusEnum.COMPLETED, found.connectivity_error_trace
+    result: Any = found.scan_result
+    attempts = {command: getattr(result, command.value) for command in commands}
+    failed = {
+        command: attempt.error_trace
+        for command, attempt in attempts.items()
+        if attempt.status is not ScanCommandAttemptStatusEnum.COMPLETED
+    }
+    assert failed == {}
+    for version in VERSIONS:
+        assert getattr(result, f"{version}_cipher_suites").result.accepted_cipher_suites == [], version
+    modern = {suite.cipher_suite.name for suite in result.tls_1_3_cipher_suites.result.accepted_cipher_suites}
+    assert modern >= {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"}
+    assert not result.heartbleed.result.is_vulnerable_to_heartbleed
+    assert not result.tls_compression.result.supports_compression
+    assert not result.openssl_ccs_injection.result.is_vulnerable_to_ccs_injection
+    if protocol != "grpc":
+        assert not result.tls_1_3_early_data.result.supports_early_data
+
+
+def test_a_hangup_reads_the_certificate_again_on_every_port(tmp_path, certificates):
+    files = certificates.server(file="hangup")
+    with Served(tmp_path, "--http-port", "0", "--grpc-port", "0", *flags(files)) as broker:
+        protocols = ("tcp", "http", "grpc")
+        before = {handshake(broker.port(name), certificates.ca)[1]["serialNumber"] for name in protocols}
+        certificates.server(file="hangup")
+        broker.process.send_signal(signal.SIGHUP)
+        while not any(line["event"] == "the certificate was reloaded" for line in broker.logs()):
+            assert broker.process.poll() is None
+        after = {handshake(broker.port(name), certificates.ca)[1]["serialNumber"] for name in protocols}
+
+        assert len(before) == len(after) == 1
+        assert before != after
+        assert broker.stop() == 0
+
+
+def test_grpc_asks_for_certificates_that_are_required(tmp_path, certificates):
+    settings = certificates.server(file="mutual") | {"tls_client_ca": certificates.ca, "tls_client": "required"}
+    with TlsBroker(tmp_path, tcp_port="off", http_port="off", grpc_port=0, **settings) as broker:
+        known = certificates.client()
+        pair = {name: known[name] for name in ("tls_certificate", "tls_key")}
+        assert check_health(broker.port("grpc"), certificates.ca, **pair) == SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            check_health(broker.port("grpc"), certificates.ca)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# Listening to a network.
+
+
+def test_loopback_is_this_machine_only():
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.3.2.1", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "no-such-host.invalid")] == [False] * 4
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_network_needs_tls_or_a_word_that_it_is_not_wanted(host):
+    with pytest.raises(BadSettings) as caught:
+        check_public_bind(Settings(host=host))
+
+    assert "can be reached from other machines" in caught.value.message
+    for remedy in ("tls_certificate", "penstock tls init", 'tls = "proxy"', "trusted_proxies", "plaintext = true"):
+        assert remedy in caught.value.hint
+    check_public_bind(Settings(host=host, tls_certificate="server.pem", tls_key="server.key"))
+    check_public_bind(Settings(host=host, tls="proxy", trusted_proxies=("10.0.0.7",)))
+    check_public_bind(Settings(host=host, plaintext=True))
+    check_public_bind(Settings(host="127.0.0.1"))
+
+
+def test_serve_refuses_a_network_before_it_opens_anything(tmp_path):
+    words = [sys.executable, "-m", "penstock", "serve", "--host", "0.0.0.0", "--tcp-port", "0", "--http-port", "0"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+
+    assert done.returncode == 1
+    assert "plaintext = true" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_plaintext_on_a_network_is_degraded_and_logged(tmp_path, caplog):
+    with TlsBroker(tmp_path, host="0.0.0.0", plaintext=True) as broker:
+        ready = httpx.get(f"http://127.0.0.1:{broker.port('http')}/readyz")
+
+        assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+        assert ready.json()["problems"] == [PLAINTEXT]
+        assert PLAINTEXT in caplog.text
+    with TlsBroker(tmp_path, plaintext=True) as broker:
+        assert broker.server.broker is not None
+        assert readyz(broker.server.broker).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"tls": "proxy"}, "trusted_proxies is empty"),
+        ({"tls": "proxy", "trusted_proxies": "10.0.0.7", "tls_certificate": "a", "tls_key": "b"}, "tls is 'proxy'"),
+        ({"tls": "on"}, "TLS needs tls_certificate and tls_key too"),
+        ({"tls_certificate": "a"}, "TLS needs tls_key too"),
+        ({"tls_key": "b"}, "tls_key: of no use without tls_certificate"),
+        ({"tls_certificate": "a", "tls_key": "b", "tls_client": "required"}, "tls_client_ca is not set"),
+        ({"tls_minimum": "1.1"}, "tls_minimum must be '1.3' or '1.2'"),
+        ({"tls": "yes"}, "tls must be 'off', 'on', or 'proxy'"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_refused(settings, problem):
+    with pytest.raises(BadSettings) as caught:
+        load(None, {}, settings)
+
+    assert problem in caught.value.message
+
+
+def test_a_missing_file_refuses_the_start_with_its_setting():
+    with pytest.raises(BadSettings, match="tls_certificate: there is no file"):
+        server_tls(Settings(tls_certificate="no-such.pem", tls_key="no-such.key"))
+    assert server_tls(Settings()) is None
