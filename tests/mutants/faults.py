@@ -432,6 +432,47 @@ FAULTS: Final = (
         "        self._addresses.forget(pair[1])\n",
         ("tests/access/test_tries.py",),
     ),
+    # Audit.
+    Fault(
+        "record-beside-its-change",
+        "the record of a change is written in a frame of its own",
+        "shard/shard.py",
+        "            if entries and self.joining is not None:\n                entries += self.joining(now)\n",
+        "",
+        ("tests/shard/test_audit.py",),
+    ),
+    Fault(
+        "no-anchor",
+        "retention removes audit records and keeps no hash of them",
+        "shard/upkeep.py",
+        "            self.before_audit_removal(start)\n",
+        "            pass\n",
+        ("tests/shard/test_audit.py",),
+    ),
+    Fault(
+        "broken-chain-accepted",
+        "a record need not follow the one before it",
+        "model_audit.py",
+        "        if self.previous is not None and record.previous != self.previous:\n",
+        "        if self.previous is not None and not record.previous:\n",
+        ("tests/shard/test_audit.py",),
+    ),
+    Fault(
+        "audit-log-purgeable",
+        "whoever may manage it can purge the audit log",
+        "delivery/admin.py",
+        '    if queue.name == AUDIT_QUEUE:\n        raise _audit_is_kept("cannot be',
+        '    if queue.name == RESERVED_PREFIX:\n        raise _audit_is_kept("cannot be',
+        ("tests/shard/test_audit.py",),
+    ),
+    Fault(
+        "denials-without-bound",
+        "each denial of another caller is a line of its own",
+        "broker/audit.py",
+        "                    key = (OTHERS,)\n",
+        "",
+        ("tests/broker/test_audit.py",),
+    ),
     # Spark.
     Fault(
         "payloads-judged-together",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
+from penstock.delivery.admin import decide_pause
 from penstock.delivery.entries import Push, decode
 from penstock.delivery.log import create_queue_entries
 from penstock.embedded.audited import arguments_of, is_recorded
@@ -168,6 +170,41 @@ def test_a_record_of_a_change_of_files_is_durable_before_the_file_is_replaced():
         session.audit.run(Draft(ANN, "revoke_key"), cut_off)
     session = opened(disk.crash())
     assert [record.what for record in records(session)] == ["create_key", "revoke_key"]
+
+
+def test_an_operation_of_several_frames_is_recorded_in_the_first_and_its_failure_once_more(session):
+    run(session, ops.CreateQueue("orders"))
+
+    def work() -> tuple[None, int]:
+        queue = session.shard.core.by_name["orders"]
+        session.shard.change(lambda now: decide_pause(queue, True, now))
+        session.shard.change(lambda now: decide_pause(queue, False, now))
+        raise InvalidField("later")
+
+    with pytest.raises(InvalidField):
+        session.audit.run(Draft(ANN, "redrive", "orders"), work)
+    assert [(record.what, record.outcome) for record in records(session)][1:] == [
+        ("redrive", "ok"),
+        ("redrive", "invalid_field"),
+    ]
+    assert session.audit.verify().is_whole
+
+
+def test_many_threads_make_one_chain(session):
+    def manage(name: str) -> None:
+        for _ in range(20):
+            run(session, ops.CreateQueue(name))
+            session.confirm(session.push_one("busy", encode_one(b"a"))[1])
+            run(session, ops.DeleteQueue(name))
+
+    threads = [threading.Thread(target=manage, args=(f"q{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = session.audit.verify()
+    assert (found.count, found.problems) == (160, [])
+    assert {record.outcome for record in records(session)} == {"ok"}
 
 
 def steps(session: Session) -> Any:

@@ -116,7 +116,7 @@ class AuditLog:
         try:
             reply, ticket = work()
         except Exception as error:
-            del self._running[thread]
+            self._running.pop(thread, None)
             draft.outcome = error.code if isinstance(error, PenstockError) else FAULT
             with suppress(PenstockError):  # the caller receives the error that came first
                 self.write([draft], self._shard.durability)
