@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from penstock.clock import ManualClock
+from penstock.clock import Clock
 
 ISSUER, AUDIENCE = "https://issuer.example", "penstock-test"
 SECRET = b"canary-secret-" + b"x" * 32
@@ -52,7 +52,7 @@ def key_set(*entries: dict[str, Any]) -> bytes:
     return json.dumps({"keys": list(entries)}).encode()
 
 
-def claims(clock: ManualClock, **fields: Any) -> dict[str, Any]:
+def claims(clock: Clock, **fields: Any) -> dict[str, Any]:
     """Claims of a token that is valid for an hour; a field that is None is left out."""
     now = clock.now() // 1_000_000
     known = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "iat": now, "exp": now + 3600, "penstock": ["push:orders"]}

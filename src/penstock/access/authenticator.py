@@ -16,6 +16,7 @@ from penstock.access.discovery import BROKER, CLIENT, Entry, new_nonce
 from penstock.access.grants import OWNER, Grant, Principal
 from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
 from penstock.access.store import AccessStore
+from penstock.access.tokens import Claims
 from penstock.clock import Clock
 from penstock.errors import NotAuthenticated
 
@@ -28,15 +29,6 @@ HINT: Final = (
     "pass a key as token=, PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE, or as the header 'Authorization: Bearer <key>'; "
     "an owner makes one with `penstock key create`"
 )
-
-
-class Claims(NamedTuple):
-    """What a JWT says about who has it."""
-
-    name: str
-    grants: tuple[Grant, ...]
-    namespace: str
-    expires_at: int  # µs
 
 
 class Tokens(Protocol):

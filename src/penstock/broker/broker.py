@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from penstock.access.authenticator import Authenticator
+from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
 from penstock.broker.audit import Audit
@@ -55,6 +56,7 @@ class Broker:
         *,
         authorise: Authorise = Principal.require,
         authenticator: Authenticator | None = None,
+        sign_in: SignIn | None = None,
         meter: Meter | None = None,
     ) -> None:
         self.session = session
@@ -62,7 +64,7 @@ class Broker:
         self.clock = session.shard.clock
         self.meter = meter or Meter()
         self.authorise = authorise
-        self.logins = Logins(authenticator)
+        self.logins = Logins(authenticator, sign_in)
         self.loop = asyncio.get_running_loop()
         self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.access.authenticator import Authenticator
+from penstock.access.sign_in import SignIn
 from penstock.broker.access import LOCAL, NOBODY, Principal
 from penstock.errors import NotAuthenticated, Unavailable
 
@@ -22,8 +23,9 @@ T = TypeVar("T")
 class Logins:
     """The way in. Without an authenticator everybody is let in as `LOCAL`."""
 
-    def __init__(self, authenticator: Authenticator | None = None) -> None:
+    def __init__(self, authenticator: Authenticator | None = None, sign_in: SignIn | None = None) -> None:
         self._authenticator = authenticator
+        self.sign_in = sign_in  # of browsers; None without access control
         self._strangers: dict[str, int] = {}
 
     @property

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.access import discovery
-from penstock.access.authenticator import Authenticator
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
@@ -32,6 +31,7 @@ from penstock.config import Port, Settings
 from penstock.embedded.session import Session
 from penstock.errors import BadSettings, InvalidField, PenstockError
 from penstock.journal import outcome_unknown
+from penstock.server.identity import Identity
 from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_plaintext, reachable_host
 from penstock.telemetry.meter import Meter
 from penstock.telemetry.metrics import Metrics
@@ -198,7 +198,6 @@ async def _start_grpc(broker: Broker, settings: Settings, port: int, tls: Server
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LOOK_SECONDS: Final = 0.05  # between two looks at what is still under way, while draining
-EXPIRY_SECONDS: Final = 0.5  # between two looks for credentials that have expired
 CLOSE_SECONDS: Final = 5.0  # for a listener to close its connections
 
 
@@ -223,7 +222,7 @@ class Server:
         self.tls: ServerTls | None = None  # once it is started, with TLS
         self._entry: discovery.Entry | None = None  # with the key of this run; None without access control
         self._announcement: discovery.Announcement | None = None
-        self._expiry: asyncio.Task[None] | None = None
+        self._identity: Identity | None = None  # None without access control
         self.broker: Broker | None = None  # once it is started
         self.over = asyncio.Event()  # somebody wants it to end, or the journal failed
 
@@ -290,22 +289,10 @@ class Server:
         if self._settings.auth == "off":
             return Broker(session, meter=meter)
         self._entry = discovery.new_entry()
-        authenticator = Authenticator(session.access, session.clock, self._entry)
-        broker = Broker(session, authenticator=authenticator, meter=meter)
-
-        def changed() -> None:
-            """Called by whichever thread changed the access store."""
-            with suppress(RuntimeError):  # the loop is closed
-                broker.loop.call_soon_threadsafe(authenticator.refresh)
-
-        session.access.on_change.append(changed)
-
-        async def expire() -> None:
-            while True:
-                await asyncio.sleep(EXPIRY_SECONDS)
-                authenticator.refresh()
-
-        self._expiry = broker.loop.create_task(expire())
+        identity = self._identity = Identity(self._settings, session.access, session.clock, self._entry)
+        broker = Broker(session, authenticator=identity.authenticator, sign_in=identity.sign_in, meter=meter)
+        broker.notices.append(identity.problems)
+        identity.start()
         return broker
 
     def _announce(self, addresses: list[Address]) -> str:
@@ -349,8 +336,8 @@ class Server:
             self._upkeep.cancel()
         if self._announcement is not None:
             self._announcement.remove()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        if self._identity is not None:
+            self._identity.close()
         for listener in self._listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.operations import Action
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
 from penstock.server.http.hot import receipts_of
+from penstock.server.http.site import Site
 from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
@@ -36,13 +37,18 @@ HEALTH: Final = Shape(conditions.Health, "Health")
 class RequestParts(msgspec.Struct, frozen=True):
     """A request, decoded: its path, its query and its body; and who sent it to which broker."""
 
-    broker: Broker
+    site: Site
     client: Client
     path: dict[str, str]
     query: Any
     body: Any
+    headers: Mapping[str, str]
     metrics: Metrics | None = None
     trace: str | None = None  # of the request's own headers
+
+    @property
+    def broker(self) -> Broker:
+        return self.site.broker
 
     async def execute(self, operation: ops.Operation[R]) -> R:
         return await self.broker.execute(self.client, operation)
@@ -198,6 +204,13 @@ async def schedule(request: RequestParts) -> Any:
 
 
 # the broker itself
+
+
+class WithHeaders(msgspec.Struct, frozen=True):
+    """A response with headers of its own."""
+
+    result: Any
+    headers: dict[str, str]
 
 
 class Text(msgspec.Struct, frozen=True):

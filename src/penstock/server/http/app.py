@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import docs_page, openapi
-from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell
+from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell, WithHeaders
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry.logs import context, log_request
@@ -149,7 +149,7 @@ class Resource:
             body = await asyncio.to_thread(read, content) if len(content) > LARGE_BYTES else read(content)
         parent = trace.carried(request.headers.get("traceparent"))
         path = {name: unquote(part) for name, part in request.path_params.items()}
-        return RequestParts(self._site.broker, client, path, query, body, self._metrics, parent)
+        return RequestParts(self._site, client, path, query, body, request.headers, self._metrics, parent)
 
     def _query(self, request: Request, route: Route) -> Any:
         try:
@@ -184,6 +184,10 @@ async def _gone(request: Request) -> None:
 
 
 def _response(route: Route, result: Any) -> Response:
+    if isinstance(result, WithHeaders):
+        response = _response(route, result.result)
+        response.headers.update(result.headers)
+        return response
     if isinstance(result, Text):
         return Response(result.content, media_type=result.media)
     if result is None:

@@ -24,7 +24,7 @@ from penstock.server.http.asgi import run_app
 from penstock.server.http.exchange import Exchange, too_large
 from penstock.server.http.hot import Matcher
 from penstock.server.http.origins import OPEN, PROBES
-from penstock.server.http.site import Site
+from penstock.server.http.site import JSON, Site
 from penstock.server.tcp.lingering_close import send_end
 from penstock.server.websocket.socket import Socket
 
@@ -254,19 +254,37 @@ class HttpConnection(asyncio.Protocol):
 
     def _login(self, exchange: Exchange, headers: dict[bytes, bytes]) -> PenstockError | None:
         """Find out who asks, before the body is taken: a stranger's is small."""
+        path = self._url.partition(b"?")[0]
+        is_open = path in OPEN or path.startswith(b"/ui/")
         try:
-            exchange.principal = self.site.principal(headers, self.address)
+            exchange.principal = self._principal(headers, is_open)
         except PenstockError as error:
             return error
         if exchange.principal is not NOBODY:
             self._known()
-            return None
-        path = self._url.partition(b"?")[0]
-        if path not in OPEN and not path.startswith(b"/ui/"):
+            return self._forged(exchange, headers)
+        if not is_open:
             return NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
         exchange.body_bytes_max = STRANGER_BYTES
         length = int(headers.get(b"content-length", b"0"))
         return too_large(STRANGER_BYTES) if length > STRANGER_BYTES else None
+
+    def _principal(self, headers: dict[bytes, bytes], is_open: bool) -> Principal:
+        """Who asks. What is open to strangers is open to browsers whose session is over, so that they sign in again."""
+        try:
+            return self.site.principal(headers, self.address)
+        except NotAuthenticated:
+            if is_open and b"authorization" not in headers:
+                return NOBODY
+            raise
+
+    def _forged(self, exchange: Exchange, headers: dict[bytes, bytes]) -> PenstockError | None:
+        """Whether a form could have sent this: browsers add their cookie to it by themselves."""
+        is_by_cookie = self.site.broker.logins.is_required and b"authorization" not in headers
+        is_json = headers.get(b"content-type", b"").lower().startswith(JSON)
+        if is_by_cookie and exchange.method == b"POST" and not is_json:
+            return BadRequest("content-type: a browser that is signed in sends application/json")
+        return None
 
     def _known(self) -> None:
         """It is known who is behind this connection, or it has ended."""
@@ -447,7 +465,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(BadRequest("upgrade: it must be the only request under way"))
         else:
             try:
-                principal = self.site.principal(headers, self.address)
+                principal = self._principal(headers, is_open=True)  # its first message may say who it is
             except PenstockError as error:
                 self._refuse(error)
             else:

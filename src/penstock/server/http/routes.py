@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from penstock import operations as ops
 from penstock.broker.health import Readiness
-from penstock.server.http import actions
+from penstock.server.http import actions, sign_in
 from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
@@ -241,6 +241,23 @@ COMPOSED: Final = (
         *("GET", "/api/v1/schedules/{name}", "get_schedule", "A schedule", actions.schedule),
         result=tasks.SCHEDULE.type,
         errors=("schedule_not_found",),
+    ),
+    Route(
+        *("POST", "/api/v1/sessions", "begin_session", "Sign in: with a password, or the code of a one-time link"),
+        *(sign_in.begin_session, sign_in.Credentials),
+        result=sign_in.SessionView,
+        errors=("not_authenticated", "invalid_field", "rate_limited"),
+        status=201,
+        example={"user": "ann", "password": "correct horse battery"},
+    ),
+    Route(
+        *("DELETE", "/api/v1/sessions/current", "delete_session", "Sign out", sign_in.end_session),
+        errors=("not_authenticated",),
+    ),
+    Route(
+        *("GET", "/api/v1/me", "get_me", "Who asks, and what they may do", sign_in.me),
+        result=sign_in.PrincipalView,
+        errors=("not_authenticated",),
     ),
     Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
     Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),

@@ -43,6 +43,7 @@ class HttpServer:
             settings.parting_seconds,
             settings.ping_seconds,
         )
+        site.port = self.port
         self._tick_seconds = min(TICK_SECONDS_MAX, min(patience) / 2)
         self._timer = site.broker.loop.call_later(self._tick_seconds, self._tick)
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock import limits
-from penstock.broker.access import Principal
+from penstock.access.sessions import TAB_HEADER, SessionCookie, cookie_for
+from penstock.broker.access import NOBODY, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.logins import bearer
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.origins import Browsers, Proxies
+from penstock.server.public_bind import is_loopback
 from penstock.wire.errors import http_status
 from penstock.wire.json_messages import error_body
 
@@ -38,6 +40,7 @@ _SECURITY: Final = (
     b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
     b"x-content-type-options: nosniff\r\n"
 )
+_TAB_HEADER: Final = TAB_HEADER.lower().encode()
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 
 
@@ -87,6 +90,8 @@ class Site:
     def __init__(self, broker: Broker, settings: HttpSettings) -> None:
         self.broker = broker
         self.settings = settings
+        self.port = settings.port  # once it listens: the one that it has
+        self._is_loopback = is_loopback(settings.host)
         self.is_draining = False
         self.app: Any = None  # the ASGI application
         self.serve_socket: ServeSocket | None = None
@@ -110,9 +115,31 @@ class Site:
         """Who asks, by the headers of a request: `NOBODY` when they do not say; raises `NotAuthenticated`."""
         logins = self.broker.logins
         header = headers.get(b"authorization")
-        if header is None or not logins.is_required:
+        if not logins.is_required:
             return logins.stranger
+        if header is None:
+            return self._by_cookie(headers)
         return logins.by_token(bearer(header.decode("latin-1")), address)
+
+    def _by_cookie(self, headers: Mapping[bytes, bytes]) -> Principal:
+        sign_in, sent = self.broker.logins.sign_in, headers.get(b"cookie")
+        if sign_in is None or sent is None or not self.has_browsers:
+            return NOBODY
+        cookie = self.cookie()
+        ids = cookie.read(sent.decode("latin-1"))
+        if not ids:
+            return NOBODY
+        tab_secret = headers.get(_TAB_HEADER, b"").decode("latin-1")
+        return sign_in.sessions.find(ids, tab_secret, is_secure=cookie.is_secure).principal
+
+    @property
+    def has_browsers(self) -> bool:
+        """Whether browsers can sign in: over https, or on this machine."""
+        return self.settings.scheme == "https" or self._is_loopback
+
+    def cookie(self) -> SessionCookie:
+        """The cookie of sessions; raises `NotAuthorised` where browsers cannot sign in."""
+        return cookie_for(is_https=self.settings.scheme == "https", is_loopback=self._is_loopback, port=self.port)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on behalf of a request; it is cancelled when the server is closed."""

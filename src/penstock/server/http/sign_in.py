@@ -1,0 +1,89 @@
+"""Browsers that sign in, and who is signed in: `POST /sessions`, `DELETE /sessions/current`, `GET /me`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from penstock.access.sessions import TAB_HEADER
+from penstock.access.sign_in import SignIn
+from penstock.broker.access import Principal
+from penstock.errors import BadRequest, InvalidField
+from penstock.server.http.actions import RequestParts, WithHeaders
+from penstock.wire import json_models as models
+
+Secret = Annotated[str, Meta(max_length=1024)]
+
+
+class Credentials(models.Request):
+    """A user with a password, or the code of a one-time link."""
+
+    user: Annotated[str, Meta(max_length=128)] = ""
+    password: Secret = ""
+    code: Secret = ""
+
+
+class SessionView(Struct, kw_only=True):
+    """A session that has begun; over plain http `tab_secret` must be sent with every request."""
+
+    name: str
+    expires_at: models.Instant
+    tab_secret: str
+    tab_header: str = TAB_HEADER
+
+
+class PrincipalView(Struct, kw_only=True):
+    """Who asks, and what they may do."""
+
+    name: str
+    namespace: str
+    grants: list[str]
+
+
+async def begin_session(request: RequestParts) -> Any:
+    """POST /api/v1/sessions."""
+    sign_in, cookie = _sign_in(request), request.site.cookie()
+    principal = await _principal(sign_in, request)
+    cookies = cookie.read(request.headers.get("cookie", ""))
+    signed_in = sign_in.sessions.begin(principal, is_secure=cookie.is_secure, cookies=cookies)
+    view = SessionView(
+        name=principal.name,
+        expires_at=datetime.fromtimestamp(signed_in.session.expires_at / 1e6, UTC),
+        tab_secret=signed_in.tab_secret,
+    )
+    return WithHeaders(view, {"set-cookie": cookie.set(signed_in.id)})
+
+
+async def _principal(sign_in: SignIn, request: RequestParts) -> Principal:
+    body, address = request.body, request.client.address
+    if bool(body.code) == bool(body.user):
+        raise InvalidField("session: it takes user and password, or code")
+    if body.code:
+        return sign_in.by_code(body.code, address)
+    return await sign_in.by_password(body.user, body.password, address)
+
+
+async def end_session(request: RequestParts) -> Any:
+    """DELETE /api/v1/sessions/current."""
+    sign_in, cookie = _sign_in(request), request.site.cookie()
+    cookies = cookie.read(request.headers.get("cookie", ""))
+    tab_secret = request.headers.get(TAB_HEADER.lower(), "")
+    sign_in.sessions.end(sign_in.sessions.find(cookies, tab_secret, is_secure=cookie.is_secure))
+    return WithHeaders(None, {"set-cookie": cookie.clear()})
+
+
+async def me(request: RequestParts) -> Any:
+    """GET /api/v1/me."""
+    principal = request.client.principal
+    return PrincipalView(
+        name=principal.name, namespace=principal.namespace, grants=[str(grant) for grant in principal.grants]
+    )
+
+
+def _sign_in(request: RequestParts) -> SignIn:
+    sign_in = request.broker.logins.sign_in
+    if sign_in is None:
+        raise BadRequest("nobody signs in to a broker without access control", hint="use it as it is: auth is off")
+    return sign_in

@@ -1,0 +1,93 @@
+"""Who is let in, for one broker: API keys, JWTs and signed-in browsers, and what keeps them up to date.
+
+Whatever changes (the access store, the keys of JWTs, the time) reaches those who are connected within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from penstock.access.authenticator import Authenticator
+from penstock.access.discovery import Entry
+from penstock.access.grants import Principal
+from penstock.access.key_source import KeySource, open_keys
+from penstock.access.sign_in import SignIn
+from penstock.access.store import AccessStore
+from penstock.access.tokens import TokenVerifier
+from penstock.clock import Clock
+from penstock.config import Settings
+
+EXPIRY_SECONDS: Final = 0.5  # between two looks for credentials that have expired
+
+
+class Identity:
+    """Authenticates for one broker, from its start to its end. Raises `BadSettings` when keys cannot be used."""
+
+    def __init__(self, settings: Settings, store: AccessStore, clock: Clock, entry: Entry) -> None:
+        self._store = store
+        self._keys: KeySource | None = open_keys(settings.jwt_keys, clock) if settings.jwt_keys else None
+        self._tokens: TokenVerifier | None = None
+        if self._keys is not None:
+            about = (settings.jwt_issuer, settings.jwt_audience, self._keys, settings.jwt_grants_claim)
+            self._tokens = TokenVerifier(*about, clock, store.roles)
+        self.authenticator = Authenticator(store, clock, entry, self._tokens)
+        self.sign_in = SignIn(StoredUsers(store, self.authenticator), clock)
+        self._expiry: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Keep everything up to date, on the running loop."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            """Called by whichever thread changed the access store."""
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._renew)
+
+        self._store.on_change.append(changed)
+        self._expiry = loop.create_task(self._expire())
+        if self._keys is not None:
+            self._keys.start()
+
+    def close(self) -> None:
+        """End the task and the threads."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._keys is not None:
+            self._keys.close()
+        self.sign_in.close()
+
+    def problems(self) -> tuple[str, ...]:
+        """What readyz has to say."""
+        error = "" if self._keys is None else self._keys.last_error
+        return (f"jwt_keys: {error}",) if error else ()
+
+    def _renew(self) -> None:
+        if self._tokens is not None:
+            self._tokens.forget()  # roles may be others
+        self.authenticator.refresh()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            self.authenticator.refresh()
+            self.sign_in.sessions.tick()
+
+
+class StoredUsers:
+    """The users of the access store."""
+
+    def __init__(self, store: AccessStore, authenticator: Authenticator) -> None:
+        self._store = store
+        self._authenticator = authenticator
+
+    def password_of(self, name: str) -> str:
+        record = self._store.document.principals.get(name)
+        return "" if record is None else record.password
+
+    def principal_of(self, name: str) -> Principal | None:
+        return self._authenticator.by_user(name)
+
+    def set_password(self, name: str, stored: str) -> None:
+        self._store.set_user(name, password=stored)
