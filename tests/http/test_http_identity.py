@@ -14,6 +14,8 @@ import pytest
 from penstock.access.passwords import hash_password
 from penstock.access.sign_in import SignIn
 from penstock.access.store import AccessStore
+from penstock.broker.access import Client
+from penstock.broker.audit import Audit
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.errors import BadSettings
@@ -200,6 +202,37 @@ async def test_a_session_that_is_over_keeps_nobody_from_signing_in_again(tmp_pat
         again = await http.post("/api/v1/sessions", json={"user": "ann", "password": PASSWORD})
 
         assert again.status_code == 201
+
+
+@on_uvloop
+async def test_a_new_password_signs_out_everywhere(tmp_path):
+    async with running(tmp_path) as (http, store, sign_in, _):
+        begun = await http.post("/api/v1/sessions", json={"user": "ann", "password": PASSWORD})
+        tab = {begun.json()["tab_header"]: begun.json()["tab_secret"]}
+        store.set_user("ann", grants=["push:other"])
+        assert (await http.get("/api/v1/me", headers=tab)).json()["grants"] == ["push:other"]
+
+        store.set_user("ann", password=hash_password("another password"))
+
+        await until(lambda: len(sign_in.sessions) == 0)
+        assert code_of(await http.get("/api/v1/me", headers=tab)) == (401, "not_authenticated")
+
+
+@on_uvloop
+async def test_signing_in_is_audited_and_what_is_no_name_is_not_recorded(tmp_path, monkeypatch):
+    failures: list[tuple[Any, ...]] = []
+    logins: list[Client] = []
+    monkeypatch.setattr(
+        Audit, "failed_login", lambda self, address, protocol, *, claimed: failures.append((address, protocol, claimed))
+    )
+    monkeypatch.setattr(Audit, "login", lambda self, client: logins.append(client))
+    async with running(tmp_path) as (http, _, _, _):
+        for body in ({"user": "ann", "password": "wrong password"}, {"user": PASSWORD, "password": "x"}, {"code": "x"}):
+            await http.post("/api/v1/sessions", json=body)
+        await http.post("/api/v1/sessions", json={"user": "ann", "password": PASSWORD})
+
+    assert failures == [("127.0.0.1", "http", "ann"), ("127.0.0.1", "http", ""), ("127.0.0.1", "http", "")]
+    assert [client.principal.name for client in logins] == ["ann"]
 
 
 @on_uvloop

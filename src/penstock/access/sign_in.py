@@ -58,6 +58,10 @@ class SignIn:
             await asyncio.to_thread(self._users.set_password, name, check.rehashed)
         return principal
 
+    def is_user(self, name: str) -> bool:
+        """Whether somebody has this name and a password."""
+        return bool(self._users.password_of(name))
+
     def by_code(self, code: str, address: str) -> Principal:
         """The principal of a one-time link; raises `NotAuthenticated`, or `RateLimited` after too many tries."""
         try:

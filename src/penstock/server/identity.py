@@ -35,6 +35,7 @@ class Identity:
         self.authenticator = Authenticator(store, clock, entry, self._tokens)
         self.sign_in = SignIn(StoredUsers(store, self.authenticator), clock)
         self._expiry: asyncio.Task[None] | None = None
+        self._passwords = self._stored_passwords()
 
     def start(self) -> None:
         """Keep everything up to date, on the running loop."""
@@ -67,6 +68,13 @@ class Identity:
         if self._tokens is not None:
             self._tokens.forget()  # roles may be others
         self.authenticator.refresh()
+        before, self._passwords = self._passwords, self._stored_passwords()
+        for name, stored in before.items():
+            if self._passwords.get(name) != stored:
+                self.sign_in.password_changed(name)
+
+    def _stored_passwords(self) -> dict[str, str]:
+        return {name: record.password for name, record in self._store.document.principals.items() if record.password}
 
     async def _expire(self) -> None:
         while True:

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 
 from penstock.access.sessions import TAB_HEADER
 from penstock.access.sign_in import SignIn
-from penstock.broker.access import Principal
-from penstock.errors import BadRequest, InvalidField
+from penstock.broker.access import Client, Principal
+from penstock.errors import AccessError, BadRequest, InvalidField
 from penstock.server.http.actions import RequestParts, WithHeaders
 from penstock.wire import json_models as models
 
@@ -45,7 +45,7 @@ class PrincipalView(Struct, kw_only=True):
 async def begin_session(request: RequestParts) -> Any:
     """POST /api/v1/sessions."""
     sign_in, cookie = _sign_in(request), request.site.cookie()
-    principal = await _principal(sign_in, request)
+    principal = await _audited(sign_in, request)
     cookies = cookie.read(request.headers.get("cookie", ""))
     signed_in = sign_in.sessions.begin(principal, is_secure=cookie.is_secure, cookies=cookies)
     view = SessionView(
@@ -54,6 +54,19 @@ async def begin_session(request: RequestParts) -> Any:
         tab_secret=signed_in.tab_secret,
     )
     return WithHeaders(view, {"set-cookie": cookie.set(signed_in.id)})
+
+
+async def _audited(sign_in: SignIn, request: RequestParts) -> Principal:
+    audit, client = request.broker.audit, request.client
+    try:
+        principal = await _principal(sign_in, request)
+    except AccessError:
+        # A name that nobody has is not recorded: it may be a password, typed into the wrong field.
+        claimed = request.body.user if sign_in.is_user(request.body.user) else ""
+        audit.failed_login(client.address, client.protocol, claimed=claimed)
+        raise
+    audit.login(Client(principal, client.name, client.address, client.protocol))
+    return principal
 
 
 async def _principal(sign_in: SignIn, request: RequestParts) -> Principal:
