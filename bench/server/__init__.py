@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.measure import Row, Scale
-from bench.server import batches, connections, latency, over_http, singles
+from bench.server import batches, connections, latency, over_http, singles, tls
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "tcp single": singles.against_echo,
@@ -15,6 +15,7 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "tcp leases": batches.leased,
     "http single": over_http.single,
     "http batches": over_http.batches,
+    "tls": tls.costs,
     "latency": latency.long_poll,
     "memory": connections.memory,
     "connections": connections.at_once,
