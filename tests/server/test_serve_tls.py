@@ -23,13 +23,14 @@ from sslyze.server_setting import ServerNetworkLocation
 import penstock
 from penstock.broker.health import readyz
 from penstock.config import Settings, load
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, NotAuthenticated, NotAuthorised
 from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_loopback
 from penstock.server.serve import server_tls
 from tests.support.broker_process import PATIENCE_SECONDS, Served
 from tests.support.tls import Certificates, TlsBroker, handshake
 
 HEALTH = "/grpc.health.v1.Health/Check"
+LIST_QUEUES = "/penstock.v1.Queues/ListQueues"
 SERVING = b"\x08\x01"
 VERSIONS = ("ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1", "tls_1_2")
 
@@ -52,10 +53,15 @@ def flags(settings: dict[str, str]) -> list[str]:
 
 def check_health(port: int, ca: str, **client: str) -> bytes:
     """What gRPC's own health check answers, over TLS."""
+    return call(port, HEALTH, ca, **client)
+
+
+def call(port: int, method: str, ca: str, **client: str) -> bytes:
+    """The answer of a method to an empty request, over TLS."""
     pair = {name: Path(path).read_bytes() for name, path in client.items()}
     credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes(), pair.get("tls_key"), pair.get("tls_certificate"))
     with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
-        answer: bytes = channel.unary_unary(HEALTH)(b"", timeout=PATIENCE_SECONDS)
+        answer: bytes = channel.unary_unary(method)(b"", timeout=PATIENCE_SECONDS)
         return answer
 
 
@@ -140,6 +146,63 @@ def test_grpc_asks_for_certificates_that_are_required(tmp_path, certificates):
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+# Certificates that stand for somebody.
+
+
+@pytest.fixture(scope="module")
+def mutual(tmp_path_factory, certificates):
+    """A broker on which the certificate `billing` may push to orders."""
+    settings = certificates.server(file="mutual") | {"tls_client_ca": certificates.ca, "tls_client": "required"}
+    with TlsBroker(tmp_path_factory.mktemp("mutual"), auth="on", grpc_port=0, **settings) as broker:
+        assert broker.server.broker is not None
+        access = broker.server.broker.session.access
+        access.set_user("billing", grants=["push:orders", "monitor:*"], certificates=["billing"])
+        yield broker
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "http"])
+def test_a_certificate_proves_who_a_client_is(mutual, certificates, protocol):
+    with penstock.connect(mutual.url(protocol), **certificates.client("billing")) as ps:
+        ps.queue("orders").push(b"x")
+        with pytest.raises(NotAuthorised, match="'billing' may not push"):
+            ps.queue("other").push(b"x")
+    with pytest.raises(NotAuthenticated):
+        penstock.connect(mutual.url(protocol), **certificates.client("somebody", file="somebody"))
+
+
+def test_a_certificate_counts_for_plain_http_and_grpc_but_a_token_counts_more(mutual, certificates):
+    files = certificates.client("billing")
+    context = ssl.create_default_context(cafile=certificates.ca)
+    context.load_cert_chain(files["tls_certificate"], files["tls_key"])
+    with httpx.Client(verify=context, base_url=mutual.url("http")) as http:
+        message = {"messages": [{"payload": "x"}]}
+        pushed = http.post("/api/v1/queues/orders/messages", json=message)
+        denied = http.post("/api/v1/queues/other/messages", json=message)
+        forged = http.post("/api/v1/queues/orders/messages", content=json.dumps(message).encode())
+        wrong = http.get("/api/v1/queues", headers={"authorization": "Bearer wrong"})
+
+    assert [answer.status_code for answer in (pushed, denied, forged, wrong)] == [201, 403, 400, 401]
+    pair = {name: files[name] for name in ("tls_certificate", "tls_key")}
+    assert call(mutual.port("grpc"), LIST_QUEUES, certificates.ca, **pair)
+    stranger = certificates.client("somebody", file="somebody")
+    with pytest.raises(grpc.RpcError) as refused:
+        call(
+            *(mutual.port("grpc"), LIST_QUEUES, certificates.ca),
+            **{name: stranger[name] for name in ("tls_certificate", "tls_key")},
+        )
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_certificate_that_stands_for_nobody_any_more_ends_its_connections(mutual, certificates):
+    access = mutual.server.broker.session.access
+    access.set_user("leaving", grants=["push:orders"], certificates=["leaving"])
+    with penstock.connect(mutual.url("tcp"), **certificates.client("leaving", file="leaving")) as ps:
+        ps.queue("orders").push(b"x")
+        access.delete_user("leaving")
+        with pytest.raises((NotAuthenticated, NotAuthorised)):
+            ps.queue("orders").push(b"x")
+
+
 # Listening to a network.
 
 
@@ -159,7 +222,9 @@ def test_a_network_needs_tls_or_a_word_that_it_is_not_wanted(host):
     check_public_bind(Settings(host=host, tls_certificate="server.pem", tls_key="server.key"))
     check_public_bind(Settings(host=host, tls="proxy", trusted_proxies=("10.0.0.7",)))
     check_public_bind(Settings(host=host, plaintext=True))
-    check_public_bind(Settings(host="127.0.0.1"))
+    check_public_bind(Settings(host="127.0.0.1", auth="off"))
+    with pytest.raises(BadSettings, match="auth is 'off'"):
+        check_public_bind(Settings(host=host, auth="off", plaintext=True))
 
 
 def test_serve_refuses_a_network_before_it_opens_anything(tmp_path):
@@ -175,7 +240,7 @@ def test_serve_refuses_a_network_before_it_opens_anything(tmp_path):
 
 
 def test_plaintext_on_a_network_is_degraded_and_logged(tmp_path, caplog):
-    with TlsBroker(tmp_path, host="0.0.0.0", plaintext=True) as broker:
+    with TlsBroker(tmp_path, host="0.0.0.0", auth="on", plaintext=True) as broker:
         ready = httpx.get(f"http://127.0.0.1:{broker.port('http')}/readyz")
 
         assert (ready.status_code, ready.json()["status"]) == (200, "degraded")

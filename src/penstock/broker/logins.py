@@ -47,8 +47,10 @@ class Logins:
         return self._tried(self._authenticator.by_token, token)
 
     def by_certificate(self, names: Sequence[str]) -> Principal | None:
-        """The principal for whom a client certificate stands."""
-        return None if self._authenticator is None else self._authenticator.by_certificate(names)
+        """The principal for whom a client certificate stands; None when there is none, or no certificate."""
+        if self._authenticator is None or not names:
+            return None
+        return self._authenticator.by_certificate(names)
 
     def challenge(self, nonce: str, place: str) -> tuple[str, str]:
         """The broker's nonce and its proof that it has the run's key."""

@@ -207,7 +207,8 @@ class Connection:
         token = current_token(self._settings.token)
         if isinstance(self._socket, HttpSocket):
             self._socket.head.authorise(token)
-        steps = login(self._settings.client, token, address, self.exchange.producer)
+        has_certificate = bool(self._settings.tls.certificate)
+        steps = login(self._settings.client, token, address, self.exchange.producer, has_certificate=has_certificate)
         try:
             request = next(steps)
             while True:

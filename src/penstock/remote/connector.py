@@ -169,7 +169,8 @@ class Connector:
         token = current_token(self._settings.token)
         if self._session.pool is not None:
             self._session.pool.head.authorise(token)
-        steps = login(self._settings.client, token, self.address, self._session.exchange.producer)
+        producer, has_certificate = self._session.exchange.producer, bool(self._settings.tls.certificate)
+        steps = login(self._settings.client, token, self.address, producer, has_certificate=has_certificate)
         try:
             request = next(steps)
             while True:

@@ -55,12 +55,15 @@ def _entry_at(address: Address) -> tuple[Entry | None, str]:
     return None, ""
 
 
-def login(client: str, token: str, address: Address, producer: Producer | None) -> Generator[Request, Welcome, str]:
+def login(
+    client: str, token: str, address: Address, producer: Producer | None, *, has_certificate: bool = False
+) -> Generator[Request, Welcome, str]:
     """The requests that begin a connection, one after the other: each is sent the reply of the one before.
 
-    Returns the token for requests over HTTP, which stand alone.
+    A client that shows a certificate of its own is whom that stands for, not the owner of this run. Returns the token
+    for requests over HTTP, which stand alone.
     """
-    entry, place = (None, "") if token else _entry_at(address)
+    entry, place = (None, "") if token or has_certificate else _entry_at(address)
     if entry is None:
         yield asking.hello(client, producer, token=token)
         return token

@@ -43,6 +43,8 @@ def check_public_bind(settings: Settings) -> None:
 
 
 def _problems(settings: Settings) -> Iterator[str]:
+    if settings.auth == "off":
+        yield f"auth is 'off', and {settings.host} can be reached from other machines: set auth = 'on'"
     if not (settings.is_seen_with_tls or settings.plaintext):
         yield f"host: {settings.host} can be reached from other machines, and nothing encrypts what is sent there"
 

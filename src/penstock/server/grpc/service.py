@@ -208,8 +208,15 @@ class Handlers:
         principal = logins.stranger
         if principal is NOBODY:
             header = named.get("authorization", "")
-            principal = logins.by_token(bearer(header) if header else "", address)
+            certified = None if header else logins.by_certificate(_names_of(context))
+            principal = certified or logins.by_token(bearer(header) if header else "", address)
         return Client(principal, name, address, "grpc")
+
+
+def _names_of(context: Any) -> tuple[str, ...]:
+    """The names in the certificate of the client, which gRPC has verified."""
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    return tuple(name.decode("utf-8", "replace") for name in names)
 
 
 def _bytes(message: Any) -> bytes:

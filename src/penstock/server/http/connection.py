@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import httptools
 
 from penstock.access.authenticator import HINT
+from penstock.access.tls import peer_names
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
@@ -27,12 +28,14 @@ from penstock.server.http.origins import OPEN, PROBES
 from penstock.server.http.site import JSON, Site
 from penstock.server.tcp.lingering_close import send_end
 from penstock.server.websocket.socket import Socket
+from penstock.wire.frames import MEDIA_TYPE
 
 logger: Final = logging.getLogger("penstock.http")
 
 HEADERS_BYTES_MAX: Final = 64 * 1024
 UNPARSED_BYTES_MAX: Final = 64 * 1024  # kept while a request is answered; then reading pauses
 IGNORED_BYTES_MAX: Final = 1024 * 1024  # read and thrown away after a refusal, so that the client gets to see it
+UNFORGEABLE: Final = (JSON, MEDIA_TYPE.encode())  # types of bodies that no form can send
 TURN_REQUESTS_MAX: Final = 64  # of one connection that are run in one turn of the event loop
 
 
@@ -50,6 +53,8 @@ class HttpConnection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
         self._is_stranger = site.broker.logins.is_required
+        self._names: tuple[str, ...] = ()  # in the certificate of the client
+        self._certified: Principal | None = None  # for whom they stand
         self._host = b"/"  # that was accepted last; no host at first
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -78,6 +83,8 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._is_proxy = self.site.proxies.trusts(self._peer)
+        if not self._is_proxy:  # its certificate is not that of who asks
+            self._names = peer_names(transport)
         self.site.connections.add(self)
         self.site.broker.meter.connected("http")
         self._since = self.site.now
@@ -272,18 +279,24 @@ class HttpConnection(asyncio.Protocol):
     def _principal(self, headers: dict[bytes, bytes], is_open: bool) -> Principal:
         """Who asks. What is open to strangers is open to browsers whose session is over, so that they sign in again."""
         try:
-            return self.site.principal(headers, self.address)
+            principal = self.site.principal(headers, self.address)
         except NotAuthenticated:
             if is_open and b"authorization" not in headers:
                 return NOBODY
             raise
+        return principal if principal is not NOBODY or not self._names else self._by_certificate()
+
+    def _by_certificate(self) -> Principal:
+        if self._certified is None or self._certified.is_revoked:
+            self._certified = self.site.broker.logins.by_certificate(self._names)
+        return self._certified or NOBODY
 
     def _forged(self, exchange: Exchange, headers: dict[bytes, bytes]) -> PenstockError | None:
-        """Whether a form could have sent this: browsers add their cookie to it by themselves."""
-        is_by_cookie = self.site.broker.logins.is_required and b"authorization" not in headers
-        is_json = headers.get(b"content-type", b"").lower().startswith(JSON)
-        if is_by_cookie and exchange.method == b"POST" and not is_json:
-            return BadRequest("content-type: a browser that is signed in sends application/json")
+        """Whether a form could have sent this: browsers add their cookie or certificate to it by themselves."""
+        is_by_itself = self.site.broker.logins.is_required and b"authorization" not in headers
+        is_ours = headers.get(b"content-type", b"").lower().startswith(UNFORGEABLE)
+        if is_by_itself and exchange.method == b"POST" and not is_ours:
+            return BadRequest("content-type: with a cookie or a certificate it must be application/json")
         return None
 
     def _known(self) -> None:

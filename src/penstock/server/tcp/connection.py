@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
 from penstock.access.authenticator import HINT
+from penstock.access.tls import peer_names
 from penstock.broker.access import Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, Unavailable
@@ -59,6 +60,10 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         address = peer[0] if isinstance(peer, tuple) else "local"
         self._client = Client(self._client.principal, "", address, "tcp")
         self._server.joined(self)
+        if self._is_tls and self._is_stranger:
+            principal = self._broker.logins.by_certificate(peer_names(transport))
+            if principal is not None:
+                self._logged_in(principal, "")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.principal.forget(self._revoked)
