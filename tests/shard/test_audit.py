@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -13,12 +14,12 @@ from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
 from penstock.delivery.admin import decide_pause
-from penstock.delivery.entries import Push, decode
+from penstock.delivery.entries import OperationSet, Push, decode
 from penstock.delivery.log import create_queue_entries
 from penstock.embedded.audited import arguments_of, is_recorded
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, PenstockError, QueueNotFound
-from penstock.model import AUDIT_QUEUE, MessageId, QueueOptions
+from penstock.model import AUDIT_QUEUE, MessageId, Outcome, QueueOptions
 from penstock.model_audit import (
     GENESIS,
     Anchor,
@@ -30,9 +31,10 @@ from penstock.model_audit import (
     sealed,
     verify_chain,
 )
-from penstock.model_tasks import ScheduleSpec
-from penstock.requests import LeaseRequest, PushOperation
+from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskSubmission
+from penstock.requests import LeaseRequest, LetterFilter, PushOperation
 from penstock.shard.audit import OPTIONS, Draft
+from penstock.validation import settling
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 
@@ -86,32 +88,53 @@ def test_a_record_says_who_did_what_from_where(session):
     assert (record.outcome, record.sequence, record.previous) == ("ok", 0, GENESIS)
 
 
-def test_the_record_is_in_the_frame_of_the_change(session):
-    run(session, ops.CreateQueue("orders"))
-    session.confirm(session.push_one("orders", encode_one(b"a"))[1])
+def changes(session: Session) -> Iterator[ops.Operation[Any]]:
+    """Every operation that needs `manage`, each in a state in which it changes something."""
+    yield ops.CreateQueue("orders")
+    yield ops.UpdateQueue("orders", {"max_attempts": 3})
+    yield ops.Pause("orders")
+    yield ops.Resume("orders")
+    yield ops.CreateGroup("orders", "mail")
+    yield ops.Seek("orders", "mail", "latest")
+    yield ops.DeleteGroup("orders", "mail")
+    for _ in range(4):
+        session.push_one("orders", encode_one(b"a"))
+    reply, _ = session.lease("orders", "default", LeaseRequest(4))
+    session.settle_lease(reply.nonce, settling(Outcome.REJECTED))
+    yield ops.Redrive("orders", LetterFilter(limit=1))
+    yield ops.ReplaceLetters("orders", [MessageId("orders.dlq", "0", 1)], bytes(Batch.build([b"b"]).data))
+    yield ops.PurgeDeadLetters("orders")
+    yield ops.Cancel(MessageId("orders", "0", 4))
+    yield ops.Purge("orders")
+    task_id = "01920000-0000-7000-8000-000000000000"
+    run(session, ops.SubmitTasks([TaskSubmission(task_id=task_id, task_type="tidy", queue="chores")]))
+    yield ops.CancelTask(task_id)
+    yield ops.RetryTask(task_id)
+    yield ops.BeginOperation("cancel", TaskFilter(queue="chores"), task_id)
+    running = OperationSet("running", "cancel", b"{}", OperationSet.RUNNING, 0, 0)
+    session.shard.change(lambda now: [running])  # without background roles, begun is done
+    yield ops.StopOperation("running")
+    yield ops.SetSchedule(ScheduleSpec(name="nightly", cron="0 3 * * *", queue="orders", task_type="tidy"))
+    yield ops.DeleteSchedule("nightly")
+    yield ops.DeleteQueue("orders")
+
+
+def test_the_record_is_in_the_frame_of_the_change():
+    session, tried = opened(ForgetfulDisk(1)), set()
+    run(session, ops.CreateQueue("first"))
     number = session.shard.core.by_name[AUDIT_QUEUE].id
-    changes = [
-        ops.UpdateQueue("orders", {"max_attempts": 3}),
-        ops.Pause("orders"),
-        ops.Resume("orders"),
-        ops.CreateGroup("orders", "mail"),
-        ops.Seek("orders", "mail", "latest"),
-        ops.DeleteGroup("orders", "mail"),
-        ops.Purge("orders"),
-        ops.SetSchedule(ScheduleSpec(name="nightly", cron="0 3 * * *", queue="orders", task_type="tidy")),
-        ops.DeleteSchedule("nightly"),
-        ops.DeleteQueue("orders"),
-    ]
-    for change in changes:
+    for change in changes(session):
         before = session.shard.journal.sequence
         run(session, change)
 
-        (frame,) = frames(session, before + 1)
-        *entries, last = frame
-        assert isinstance(last, Push), change
-        assert last.queue == number
-        assert entries, change
-        assert decode_record(Batch(bytes(last.batch)).payload(0)).what == change.spec.name
+        frame, *others = frames(session, before + 1)
+        pushed = [entry for entry in frame if isinstance(entry, Push) and entry.queue == number]
+        assert len(frame) > len(pushed) == 1, change
+        assert decode_record(Batch(bytes(pushed[0].batch)).payload(0)).what == change.spec.name
+        assert not any(entry.queue == number for frame in others for entry in frame), change
+        tried.add(change.spec.name)
+    assert tried >= {name for name, kind in ops.TABLE.items() if kind.spec.action is ops.Action.MANAGE}
+    session.close()
 
 
 def test_what_commits_no_frame_and_what_fails_is_recorded_too(session):
