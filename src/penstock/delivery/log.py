@@ -326,9 +326,11 @@ class Queue:
     near: int = 0  # how many of them
     gated: bool = field(init=False)  # by time, beyond the delays of messages
     ttl_us: int = field(init=False)  # of messages that have none of their own; 0: none
+    is_closed: bool = field(init=False)  # nobody outside may push to it
     plain: bool = field(init=False)  # a push of one message without options goes to the end of the only partition
 
     def __post_init__(self) -> None:
+        self.is_closed = self.is_dlq or self.name == AUDIT_QUEUE
         self.set_options(self.options, self.created_at)
 
     def set_options(self, options: QueueOptions, now: int) -> None:
@@ -346,11 +348,6 @@ class Queue:
     @property
     def is_dlq(self) -> bool:
         return self.name.endswith(".dlq")
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nobody outside may push to it."""
-        return self.is_dlq or self.name == AUDIT_QUEUE
 
     def add_partition(self, name: str) -> Partition:
         partition = Partition(self, len(self.partitions), name)
