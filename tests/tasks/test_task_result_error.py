@@ -9,7 +9,8 @@ import pytest
 
 from penstock.cli import shapes
 from penstock.model_tasks import TaskState, TaskView, result_error_json
-from penstock.server.grpc.tasks import task_of
+from penstock.server.grpc.generated import tasks_pb2
+from penstock.server.grpc.transcoding import write
 from penstock.wire.json_tasks import TASK, task_update, task_view
 
 WHY = 'TypeError: "object" is not JSON – ü'
@@ -44,11 +45,11 @@ def test_a_result_has_no_reason_beside_it(result):
     reported = msgspec.json.decode(shown)
     assert (reported["result"], "result_error" in reported) == (msgspec.json.decode(result), False)
     assert TASK.read(msgspec.json.decode(shown, type=TASK.type)) == view
-    assert (task_of(view).result, task_of(view).result_error) == (result.decode(), "")
+    assert (write(tasks_pb2.Task, view).result, write(tasks_pb2.Task, view).result_error) == (result.decode(), "")
     assert (bytes(shapes.task(view)["result"]), shapes.task(view)["result_error"]) == (result, "")
 
 
 def test_grpc_has_the_reason_in_its_own_field():
-    reported = task_of(a_task(result_error_json(WHY)))
+    reported = write(tasks_pb2.Task, a_task(result_error_json(WHY)))
 
     assert (reported.HasField("result"), reported.result_error) == (False, WHY)

@@ -1,61 +1,56 @@
-"""Calls that are one operation of the broker each: how the request becomes arguments, and the result an answer."""
+"""Calls that are one operation each, and what differs in them from the rules of `transcoding`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock import limits
 from penstock import operations as ops
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.errors import InvalidField
-from penstock.model import (
-    Message,
-    MessageId,
-    PartitionLag,
-    QueueOptions,
-    QueueStats,
-    Reason,
-    Receipt,
-    check_name,
-    to_datetime,
-    to_micros,
-)
-from penstock.replies import LeaseView, Member, Membership
-from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
+from penstock.model import DEFAULT_GROUP, MessageId, PartitionLag, QueueOptions, Receipt, check_name
+from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.messages import batch_of, partition_of, settling
-from penstock.server.grpc.values import (
-    group_of,
-    maybe,
-    micros,
-    plain_of,
-    position_of,
-    seconds,
-    start_of,
-    struct_of,
-    timestamp,
-)
-from penstock.validation import message_id
+from penstock.server.grpc.transcoding import read, write, write_result
+from penstock.server.grpc.values import convert, convert_many, plain_of, struct_of
 from penstock.wire.json_options import OptionsChange, changes_of, view_of
 from penstock.wire.json_reader import Reader
+from penstock.wire.json_tasks import DEFAULT_QUEUE
 
-READ_LIMIT: Final = 100
 _options: Final[Reader[Any]] = Reader(OptionsChange)
 
 
+Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
+
+
 class Simple(NamedTuple):
-    """One operation of the table."""
+    """One operation of the table. `defaults` are for fields of the request that are not set."""
 
-    arguments: Callable[[Any], ops.Operation[Any]]
-    answer: Callable[[Any], Any]
+    operation: type[ops.Operation[Any]]
+    defaults: Mapping[str, Any] = {}
+    answer: Callable[[Any, Any], Any] = write_result  # from the kind of message and the result
 
 
-# requests
+def simple_calls(messages: Any, service: str, table: Mapping[str, Simple]) -> dict[str, Unary]:
+    """The calls of a service that a table declares; their answers are as the protocol buffers say."""
+    methods = messages.DESCRIPTOR.services_by_name[service].methods_by_name
+    return {
+        name: partial(_call, simple, getattr(messages, methods[name].output_type.name))
+        for name, simple in table.items()
+    }
+
+
+async def _call(simple: Simple, kind: Any, broker: Broker, client: Client, request: Any) -> Any:
+    """Execute the operation that a request stands for, and answer with a message of this kind."""
+    with broker.counting(""):
+        operation: Any = await convert(read, simple.operation, request, defaults=simple.defaults)
+    result = await broker.execute(client, operation)
+    return await convert_many(len(result) if isinstance(result, list) else 1, simple.answer, kind, result)
 
 
 def options_of(request: pb.CreateQueueRequest | pb.UpdateQueueRequest) -> dict[str, Any]:
@@ -66,47 +61,10 @@ def options_of(request: pb.CreateQueueRequest | pb.UpdateQueueRequest) -> dict[s
         raise _options.refusal(error) from None
 
 
-def _start(request: pb.CreateGroupRequest) -> Any:
-    return position_of(request.start, "start") if request.HasField("start") else "earliest"
-
-
-def _read(request: pb.ReadRequest) -> ops.Read:
-    moment = _instant(request, "timestamp")
-    return ops.Read(
-        request.queue, request.partition or 0, maybe(request, "offset"), moment, request.limit or READ_LIMIT
-    )
-
-
-def _filter(message: pb.LetterFilter, limit: int) -> LetterFilter:
-    return LetterFilter(
-        group=maybe(message, "group"),
-        reason=maybe(message, "reason"),
-        error_contains=maybe(message, "error_contains"),
-        key=maybe(message, "key"),
-        since=_instant(message, "since"),
-        until=_instant(message, "until"),
-        ids=frozenset(map(MessageId.parse, message.ids)) if message.ids else None,
-        limit=limit,
-    )
-
-
-def _instant(message: Any, field: str) -> datetime | None:
-    return to_datetime(micros(getattr(message, field), field)) if message.HasField(field) else None
-
-
-def _redrive(request: pb.RedriveRequest) -> ops.Redrive:
-    limit = request.limit if request.HasField("limit") else 2**62
-    return ops.Redrive(request.queue, _filter(request.filter, limit), maybe(request, "per_second"))
-
-
-def _join(request: pb.JoinRequest) -> ops.Join:
-    session = seconds(request, "session_ms")
-    patience = limits.session_seconds_default if session is None else session
-    return ops.Join(request.queue, group_of(request), request.member, patience, start_of(request))
-
-
-def _heartbeat(request: pb.HeartbeatRequest) -> ops.Heartbeat:
-    return ops.Heartbeat(request.queue, group_of(request), request.member, request.generation, list(request.held))
+def queue_of(name: str, options: QueueOptions) -> pb.Queue:
+    """A queue and all its options."""
+    shown = msgspec.to_builtins(view_of(name, options))
+    return pb.Queue(name=shown.pop("name"), options=struct_of(shown))
 
 
 async def transact(broker: Broker, client: Client, request: pb.TransactRequest) -> pb.TransactResponse:
@@ -128,146 +86,56 @@ def _steps(operation: pb.Operation) -> Iterable[Operation]:
     return [SettleOperation(Receipt.parse(receipt), how) for receipt in settlement.receipts]
 
 
-# answers
+def _pushes(pushes: list[list[MessageId]]) -> pb.TransactResponse:
+    return pb.TransactResponse(pushes=[pb.PushResponse(ids=map(str, ids)) for ids in pushes])
 
 
-def queue_of(name: str, options: QueueOptions) -> pb.Queue:
-    """A queue and all its options."""
-    shown = msgspec.to_builtins(view_of(name, options))
-    return pb.Queue(name=shown.pop("name"), options=struct_of(shown))
-
-
-def _messages(messages: list[Message]) -> pb.ReadResponse:
-    return pb.ReadResponse(messages=map(_stored, messages))
-
-
-def _stored(message: Message) -> pb.StoredMessage:
-    assert isinstance(message.payload, bytes)
-    return pb.StoredMessage(
-        id=str(message.id),
-        payload=message.payload,
-        content_type=int(message.content_type or 0),  # type: ignore[arg-type]
-        key=message.key,
-        priority=int(message.priority),
-        headers=message.headers,
-        dedup_key=message.dedup_key,
-        max_attempts=message.max_attempts,
-        trace=message.trace,
-        pushed_at=_moment(message.pushed_at),
-        available_at=_moment(message.available_at),
-        expires_at=_moment(message.expires_at),
-    )
-
-
-def _moment(instant: datetime | None) -> Any:
-    return None if instant is None else timestamp(to_micros(instant, "at"))
-
-
-def stats_of(stats: QueueStats) -> pb.GetStatsResponse:
-    """The account of a queue."""
-    groups = [
-        pb.GroupStats(
-            **{name: getattr(group, name) for name in _GROUP_FIELDS},
-            oldest_unsettled_at=_moment(group.oldest_unsettled_at),
-        )
-        for group in stats.groups.values()
-    ]
-    return pb.GetStatsResponse(
-        queue=stats.name,
-        messages=stats.messages,
-        partitions=stats.partitions,
-        bytes_stored=stats.bytes_stored,
-        paused=stats.paused,
-        groups=groups,
-    )
-
-
-_GROUP_FIELDS: Final = (
-    "name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag",
-)  # fmt: skip
-
-
-def _groups(groups: dict[str, list[PartitionLag]]) -> pb.ListGroupsResponse:
-    return pb.ListGroupsResponse(
+def _groups(kind: Any, groups: dict[str, list[PartitionLag]]) -> Any:
+    return kind(
         groups=[
-            pb.Group(name=name, partitions=[pb.PartitionLag(**lag._asdict()) for lag in lags])
+            pb.Group(name=name, partitions=[write(pb.PartitionLag, lag) for lag in lags])
             for name, lags in groups.items()
         ]
     )
 
 
-def _reasons(reasons: list[Reason]) -> pb.WhyResponse:
-    return pb.WhyResponse(reasons=[pb.Reason(**reason._asdict()) for reason in reasons])
-
-
-def _pushes(pushes: list[list[MessageId]]) -> pb.TransactResponse:
-    return pb.TransactResponse(pushes=[pb.PushResponse(ids=map(str, ids)) for ids in pushes])
-
-
-def _assignment(membership: Membership) -> pb.Assignment:
-    return pb.Assignment(
-        member=membership.member,
-        generation=membership.generation,
-        assigned=membership.assigned,
-        revoking=membership.revoking,
-        heartbeat_ms=round(membership.heartbeat_seconds * 1000),
-    )
-
-
-def _members(members: list[Member]) -> pb.ListMembersResponse:
-    return pb.ListMembersResponse(
-        members=[
-            pb.Member(
-                member=member.member,
-                generation=member.generation,
-                partitions=member.partitions,
-                last_heartbeat_at=timestamp(to_micros(member.last_heartbeat_at, "last_heartbeat_at")),
-            )
-            for member in members
-        ]
-    )
-
-
-def _leases(leases: list[LeaseView]) -> pb.ListLeasesResponse:
-    shown = []
-    for lease in leases:
-        fields = msgspec.structs.asdict(lease)
-        fields |= {"leased_at": _moment(lease.leased_at), "expires_at": _moment(lease.expires_at)}
-        shown.append(pb.HeldLease(**fields))
-    return pb.ListLeasesResponse(leases=shown)
-
-
-def _nothing(kind: Any) -> Callable[[Any], Any]:
-    return lambda _: kind()
-
-
-SIMPLE: Final[Mapping[str, Simple]] = {
-    "Read": Simple(_read, _messages),
-    "Peek": Simple(lambda r: ops.Peek(r.queue, r.limit or 1), _messages),
-    "ListDelayed": Simple(lambda r: ops.Delayed(r.queue, r.limit or READ_LIMIT), _messages),
-    "Why": Simple(lambda r: ops.Why(message_id(r.id)), _reasons),
-    "GetStats": Simple(lambda r: ops.Stats(r.queue), stats_of),
-    "DeleteQueue": Simple(lambda r: ops.DeleteQueue(r.queue), _nothing(pb.DeleteQueueResponse)),
-    "ListQueues": Simple(lambda r: ops.Queues(), lambda names: pb.ListQueuesResponse(queues=names)),
-    "ListLeases": Simple(lambda r: ops.Leases(r.queue, maybe(r, "group"), r.limit or READ_LIMIT), _leases),
-    "Pause": Simple(lambda r: ops.Pause(r.queue), _nothing(pb.PauseResponse)),
-    "Resume": Simple(lambda r: ops.Resume(r.queue), _nothing(pb.ResumeResponse)),
-    "Purge": Simple(lambda r: ops.Purge(r.queue), _nothing(pb.PurgeResponse)),
-    "Cancel": Simple(lambda r: ops.Cancel(message_id(r.id)), _nothing(pb.CancelResponse)),
-    "CreateGroup": Simple(
-        lambda r: ops.CreateGroup(r.queue, r.group, _start(r), r.observes), _nothing(pb.CreateGroupResponse)
-    ),
-    "DeleteGroup": Simple(lambda r: ops.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
-    "Seek": Simple(
-        lambda r: ops.Seek(r.queue, group_of(r), position_of(r.to, "to"), maybe(r, "partition")),
-        _nothing(pb.SeekResponse),
-    ),
-    "ListGroups": Simple(lambda r: ops.Groups(r.queue), _groups),
-    "Join": Simple(_join, _assignment),
-    "Heartbeat": Simple(_heartbeat, _assignment),
-    "Leave": Simple(lambda r: ops.Leave(r.queue, group_of(r), r.member, r.generation), _nothing(pb.LeaveResponse)),
-    "ListMembers": Simple(lambda r: ops.Members(r.queue, group_of(r)), _members),
-    "ListDeadLetters": Simple(lambda r: ops.DeadLetters(r.queue, _filter(r.filter, r.limit or READ_LIMIT)), _messages),
-    "Redrive": Simple(_redrive, lambda count: pb.RedriveResponse(count=count)),
-    "PurgeDeadLetters": Simple(lambda r: ops.PurgeDeadLetters(r.queue), _nothing(pb.PurgeDeadLettersResponse)),
+_IN_DEFAULT: Final = {"group": DEFAULT_GROUP}
+QUEUES: Final[Mapping[str, Simple]] = {
+    "Read": Simple(ops.Read),
+    "Peek": Simple(ops.Peek),
+    "ListDelayed": Simple(ops.Delayed),
+    "Why": Simple(ops.Why),
+    "GetStats": Simple(ops.Stats),
+    "DeleteQueue": Simple(ops.DeleteQueue),
+    "ListQueues": Simple(ops.Queues),
+    "ListLeases": Simple(ops.Leases),
+    "Pause": Simple(ops.Pause),
+    "Resume": Simple(ops.Resume),
+    "Purge": Simple(ops.Purge),
+    "Cancel": Simple(ops.Cancel),
+    "CreateGroup": Simple(ops.CreateGroup),
+    "DeleteGroup": Simple(ops.DeleteGroup),
+    "Seek": Simple(ops.Seek, _IN_DEFAULT),
+    "ListGroups": Simple(ops.Groups, answer=_groups),
+    "Join": Simple(ops.Join, _IN_DEFAULT),
+    "Heartbeat": Simple(ops.Heartbeat, _IN_DEFAULT),
+    "Leave": Simple(ops.Leave, _IN_DEFAULT),
+    "ListMembers": Simple(ops.Members),
+    "ListDeadLetters": Simple(ops.DeadLetters, {"limit": 100}),
+    "Redrive": Simple(ops.Redrive, {"limit": 2**62}),
+    "PurgeDeadLetters": Simple(ops.PurgeDeadLetters),
+}
+TASKS: Final[Mapping[str, Simple]] = {
+    "ListTasks": Simple(ops.ListTasks),
+    "CancelTask": Simple(ops.CancelTask),
+    "RetryTask": Simple(ops.RetryTask),
+    "BeginOperation": Simple(ops.BeginOperation),
+    "GetOperation": Simple(ops.FindOperation),
+    "ListOperations": Simple(ops.ListOperations),
+    "StopOperation": Simple(ops.StopOperation),
+    "ForgetWorker": Simple(ops.ForgetWorker),
+    "ListWorkers": Simple(ops.Workers),
+    "ListSchedules": Simple(ops.Schedules),
+    "SetSchedule": Simple(ops.SetSchedule, {"queue": DEFAULT_QUEUE}),
+    "DeleteSchedule": Simple(ops.DeleteSchedule),
 }

@@ -30,7 +30,7 @@ from penstock.errors import Internal, NotAuthenticated, PenstockError, Unavailab
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
 from penstock.server.grpc import messages, streams, tasks
-from penstock.server.grpc.calls import SIMPLE, options_of, queue_of, transact
+from penstock.server.grpc.calls import QUEUES, TASKS, options_of, queue_of, simple_calls, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.generated import tasks_pb2
 from penstock.server.grpc.messages import (
@@ -109,14 +109,7 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
     return queue_of(request.queue, await broker.execute(client, ops.GetOptions(request.queue)))
 
 
-async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
-    with broker.counting(""):
-        operation = await convert(SIMPLE[name].arguments, request)
-    result = await broker.execute(client, operation)
-    return await convert_many(len(result) if isinstance(result, list) else 1, SIMPLE[name].answer, result)
-
-
-UNARY: Final[Mapping[str, Unary]] = {
+UNARY: Final[dict[str, Unary]] = {
     "Lease": _lease,
     "Settle": _settle,
     "Transact": transact,
@@ -124,7 +117,6 @@ UNARY: Final[Mapping[str, Unary]] = {
     "CreateQueue": _create_queue,
     "UpdateQueue": _update_queue,
     "GetQueue": _get_queue,
-    **{name: partial(_simple, name) for name in SIMPLE},
 }
 STREAMED: Final[Mapping[str, Any]] = {"Consume": streams.consume, "WatchEvents": streams.watch_events}
 # Those that put the trace of the call into what they store.
@@ -141,8 +133,8 @@ class Methods(NamedTuple):
 
 
 METHODS: Final = {
-    "Queues": Methods(pb, UNARY, TRACED, STREAMED),
-    "Tasks": Methods(tasks_pb2, tasks.UNARY, tasks.TRACED, tasks.STREAMED),
+    "Queues": Methods(pb, UNARY | simple_calls(pb, "Queues", QUEUES), TRACED, STREAMED),
+    "Tasks": Methods(tasks_pb2, tasks.UNARY | simple_calls(tasks_pb2, "Tasks", TASKS), tasks.TRACED, tasks.STREAMED),
 }
 
 

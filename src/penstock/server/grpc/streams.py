@@ -15,9 +15,9 @@ from penstock.broker.reply_size import size_of
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.replies import LeaseReply
-from penstock.server.grpc.calls import stats_of
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.messages import extend, lease_response, settle, split_reply, stream_request
+from penstock.server.grpc.transcoding import write
 from penstock.server.grpc.values import convert_many, error_of, parse, timestamp
 from penstock.server.outbox import Outbox
 
@@ -203,7 +203,7 @@ def _event(event: Event) -> pb.Event:
             queue=event.queue,
             group=event.group,
             at=timestamp(to_micros(event.at, "at")),
-            counters=map(stats_of, event.counters),
+            counters=[write(pb.GetStatsResponse, queue) for queue in event.counters],
             missed=event.missed,
         )
     return made
