@@ -392,7 +392,7 @@ def open_session(settings: Settings) -> Session:
         sync_seconds=settings.sync_ms / 1000,
         task_retention_seconds=settings.task_retention_seconds,
         data_mode=settings.data_mode,
-        audit=settings.audit == "on",
+        audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
     )
 
 
