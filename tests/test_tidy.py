@@ -67,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "requests": BASE | {"batch"},
     "validation": BASE | {"batch", "requests"},
     "operations": BASE | {"batch", "requests", "replies", "validation"},
-    "access": BASE | {"operations", "storage.disk"},
+    "access": BASE | {"replies", "operations", "storage.disk"},
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
@@ -88,7 +88,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": FACE | {"client", "aio"},
     "worker": FACE | {"client", "aio", "tasks", "telemetry.logs"},
     "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
-    "history": CORE | FACE,
+    "history": CORE | FACE | {"access.encryption"},
     "spark": CORE | FACE | {"history", "client", "__init__"},
     "__init__": FACE | {"client", "aio", "tasks", "spark"},
     "cli": SERVER

@@ -156,6 +156,24 @@ class HistoryInfo(msgspec.Struct, frozen=True):
     durable_sequence: int
 
 
+class QueueKeys(msgspec.Struct, frozen=True):
+    """Data keys by their ids; an erased one is empty."""
+
+    keys: list[tuple[bytes, bytes]]
+
+    def __repr__(self) -> str:
+        return f"<QueueKeys: {len(self.keys)}>"
+
+
+class DataKeyView(msgspec.Struct, frozen=True):
+    """What may be told about a data key."""
+
+    id: str
+    queue: str
+    created_at: datetime
+    state: str  # current, old or erased
+
+
 class ServerInfo(msgspec.Struct, frozen=True):
     """What a broker says about itself."""
 

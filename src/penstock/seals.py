@@ -14,6 +14,7 @@ import hmac
 import os
 import struct
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.errors import Damaged, InvalidField, StorageError
@@ -85,7 +86,7 @@ class Seals:
 
     def __init__(self, keys: DataKeys, shard_id: bytes, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self.keys = keys
-        self._cipher = aes().AESGCM
+        self.only: AbstractSet[int] | None = None  # a reader who may open these queues alone
         self._shard_id = shard_id
         self._entropy = entropy
 
@@ -100,7 +101,11 @@ class Seals:
         return None if key is None else self._seal(key, salt)
 
     def _seal(self, key: DataKey, salt: bytes) -> Seal:
-        return Seal(key.id, salt, self._cipher(derived(key.secret, salt)), self._shard_id)
+        return Seal(key.id, salt, aes().AESGCM(derived(key.secret, salt)), self._shard_id)
+
+    def opens(self, queue: int) -> bool:
+        """Whether what belongs to a queue is to be opened here."""
+        return self.only is None or queue in self.only
 
     # values that are stored alone
 

@@ -21,7 +21,7 @@ import shlex
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,6 +31,8 @@ from crc32c import crc32c
 
 from penstock.clock import Clock
 from penstock.errors import BadSettings, Damaged, InvalidField, PenstockError, StorageError
+from penstock.model import to_datetime
+from penstock.replies import DataKeyView
 from penstock.seals import KEY_BYTES, KEY_ID_BYTES, DataKey, Wrapper, aes
 from penstock.storage.disk import Disk, ReadableDisk, RealDisk
 
@@ -171,15 +173,6 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crc32c: int = 0
 
 
-class KeyInfo(msgspec.Struct, frozen=True):
-    """What may be said about a data key."""
-
-    id: str
-    queue: str
-    created_at: int
-    state: Literal["current", "old", "erased"]
-
-
 class KeyRing:
     """The data keys of one directory. Safe to use from several threads."""
 
@@ -242,14 +235,23 @@ class KeyRing:
 
     # what operators do
 
-    def describe(self, names: Mapping[int, str]) -> list[KeyInfo]:
+    def keys_of(self, queues: Collection[int]) -> list[tuple[bytes, bytes]]:
+        """The data keys of some queues by their ids, for who may read them; an erased one is empty."""
+        with self._lock:
+            return [
+                (id, b"" if stored.erased_at else self._opened(stored).secret)
+                for id, stored in self._stored.items()
+                if stored.queue in queues and stored.use == "data"
+            ]
+
+    def describe(self, names: Mapping[int, str]) -> list[DataKeyView]:
         """All data keys, the oldest first; `names` are those of queues that exist."""
         newest = {queue: key.id for queue, (key, _) in self._current.items()}
         return [
-            KeyInfo(
+            DataKeyView(
                 stored.id,
                 names.get(stored.queue, stored.name or f"#{stored.queue}"),
-                stored.created_at,
+                to_datetime(stored.created_at),
                 "erased" if stored.erased_at else "current" if newest.get(stored.queue) == id else "old",
             )
             for id, stored in self._stored.items()

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from penstock import operations as ops
+from penstock.access.encryption import KeyRing, read_key_file
 from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer
 from penstock.errors import InvalidField, QueueExists
-from penstock.model import Freed, queue_options, to_micros
+from penstock.model import DLQ_SUFFIX, Freed, queue_options, to_micros
 from penstock.model_audit import AuditFilter
-from penstock.replies import ServerInfo
+from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
 from penstock.shard.engine import Ticket
@@ -94,8 +95,63 @@ def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> 
 def _check_encryption(session: Session, options: Mapping[str, Any]) -> None:
     """Refuse an encrypted queue where nothing could be encrypted."""
     if options.get("encryption") and session.shard.frame_seals is None:
-        hint = "`penstock encryption init FILE` makes a master key; set master_key to its path"
-        raise InvalidField("encryption: there is no master key", hint=hint)
+        raise _no_master_key()
+
+
+def _no_master_key() -> InvalidField:
+    hint = "`penstock encryption init FILE` makes a master key; set master_key to its path"
+    return InvalidField("encryption: there is no master key", hint=hint)
+
+
+@handles(ops.GetDataKeys)
+def _get_data_keys(session: Session, operation: ops.GetDataKeys, client: str) -> Reply:
+    ring, numbers = _encrypted(session, operation.queue)
+    return QueueKeys(ring.keys_of(numbers)), 0
+
+
+@handles(ops.ListDataKeys)
+def _list_data_keys(session: Session, operation: ops.ListDataKeys, client: str) -> Reply:
+    names, ticket = session.shard.look(lambda now: {id: queue.name for id, queue in session.shard.core.queues.items()})
+    return [] if session.key_ring is None else session.key_ring.describe(names), ticket
+
+
+@handles(ops.RotateDataKey)
+def _rotate_data_key(session: Session, operation: ops.RotateDataKey, client: str) -> Reply:
+    ring, numbers = _encrypted(session, operation.queue)
+    new = [ring.rotate(number) for number in numbers]
+    return new[0], 0
+
+
+@handles(ops.EraseDataKeys)
+def _erase_data_keys(session: Session, operation: ops.EraseDataKeys, client: str) -> Reply:
+    ring, numbers = _encrypted(session, operation.queue)
+    before = None if operation.before is None else to_micros(operation.before, "before")
+    erased = sum(ring.erase(number, before) for number in numbers)
+    if session.shard.store is not None:
+        session.shard.store.forget_loaded()
+    return erased, 0
+
+
+@handles(ops.RewrapDataKeys)
+def _rewrap_data_keys(session: Session, operation: ops.RewrapDataKeys, client: str) -> Reply:
+    if session.key_ring is None:
+        raise _no_master_key()
+    return session.key_ring.rewrap(read_key_file(operation.master_key)), 0
+
+
+def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:
+    """The key ring, and the numbers of an encrypted queue and of its dead letters."""
+    core = session.shard.core
+
+    def numbers(now: int) -> list[int]:
+        queue = admin.queue_named(core, name)
+        dlq = core.by_name.get(name + DLQ_SUFFIX)
+        return [each.id for each in (queue, dlq) if each is not None and each.options.encryption]
+
+    found, _ = session.shard.look(numbers)
+    if session.key_ring is None or not found:
+        raise InvalidField(f"queue: {name!r} is not encrypted", hint="set its option encryption")
+    return session.key_ring, found
 
 
 @handles(ops.DeleteQueue)

@@ -22,6 +22,7 @@ from penstock import operations as ops
 from penstock.clock import Clock
 from penstock.errors import PenstockError, StorageError, Unavailable
 from penstock.history.files import LocalFiles
+from penstock.history.keys import BrokerKeys, ReaderKeys
 from penstock.remote.settings import session, settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
@@ -120,6 +121,9 @@ class BrokerFiles:
     def unpin(self, name: str) -> None:
         with suppress(PenstockError):
             self._session.execute(ops.Unpin(name))
+
+    def data_keys(self) -> ReaderKeys:
+        return BrokerKeys(self._session.execute)
 
     def close(self) -> None:
         self._session.close()

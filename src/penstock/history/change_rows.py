@@ -72,7 +72,7 @@ def _segment(history: History, part: Slice, columns: Sequence[str], time: str) -
     needed = list(dict.fromkeys((*stored, "incarnation", time)))
     file = history.segment_file(part.file)
     for row_group in range(len(file.row_groups)):
-        yield history.segments.read(file, row_group, needed)
+        yield history.read_group(part, file, row_group, needed)
 
 
 def _journal(history: History, part: Slice) -> Iterator[pa.Table]:

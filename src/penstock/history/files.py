@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import NotADataDirectory, PenstockError
+from penstock.history.keys import DirectoryKeys, ReaderKeys
 from penstock.storage import pins
 from penstock.storage.directory import MARKER
 from penstock.storage.disk import ReadableDisk, ReadOnlyDisk, RealDisk
@@ -31,6 +32,9 @@ class Files(ReadableDisk, Protocol):
 
     def unpin(self, name: str) -> None:
         """Release them."""
+
+    def data_keys(self) -> ReaderKeys:
+        """The data keys for what is encrypted."""
 
     def close(self) -> None: ...
 
@@ -64,3 +68,6 @@ class LocalFiles(ReadOnlyDisk):
     def unpin(self, name: str) -> None:
         with suppress(PenstockError):
             pins.release(self._pins, name)
+
+    def data_keys(self) -> ReaderKeys:
+        return DirectoryKeys(self)

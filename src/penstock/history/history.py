@@ -28,12 +28,15 @@ from penstock.history.files import Files, LocalFiles
 from penstock.history.message_rows import read_journal, read_segment
 from penstock.history.moment import Moment, QueueIndex, Tail, TailView
 from penstock.history.slices import NO_LIMITS, Limits, OffsetRange, Slice
+from penstock.seals import Seals
 from penstock.storage import checkpoint as checkpoints
 from penstock.storage import manifest as manifests
 from penstock.storage.directory import read_marker
 from penstock.storage.manifest import Layer, Manifest, Part, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import MESSAGES
+from penstock.storage.sealed_frames import FrameSeals
+from penstock.storage.sealed_rows import RowSeals
 
 CONNECT_SECONDS: Final = 5.0
 LOOK_TRIES: Final = 8
@@ -77,7 +80,11 @@ class History:
         self.files = files
         self.clock = clock or SystemClock()
         self.shard_id = read_marker(files)
-        self.segments = SegmentReader(files, checks_pages=False)
+        self._keys = files.data_keys()
+        self._seals = Seals(self._keys, self.shard_id)
+        self._frame_seals = FrameSeals(self._seals)
+        self._opened_for: Slice | None = None
+        self.segments = SegmentReader(files, checks_pages=False, row_seals=RowSeals(self._seals))
         self.opened: set[str] = set()  # files that were read from, for tests and statistics
         self.pin_name = f"reader-{secrets.token_hex(8)}"
         self.skips_lost = False  # go on when retention has removed rows of a slice, and list them in `lost`
@@ -145,6 +152,22 @@ class History:
         finally:
             if renewed >= 0:
                 self.files.unpin(self.pin_name)
+
+    def unsealed(self, part: Slice, frame: memoryview) -> memoryview:
+        """A frame of the journal, with what is encrypted opened as far as the slice is about it."""
+        self._open_for(part)
+        return self._frame_seals.open(frame)
+
+    def read_group(self, part: Slice, file: SegmentFile, row_group: int, columns: Sequence[str]) -> pa.Table:
+        """Columns of a row group, with what is encrypted opened as far as the slice is about it."""
+        self._open_for(part)
+        return self.segments.read(file, row_group, columns)
+
+    def _open_for(self, part: Slice) -> None:
+        """Reading one slice may take reading another in between."""
+        if self._opened_for is not part:
+            self._opened_for = part
+            self._keys.names, self._seals.only = list(part.queues.values()), set(part.queues)
 
     def close(self) -> None:
         self.files.close()

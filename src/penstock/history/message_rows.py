@@ -53,7 +53,7 @@ def frames(history: History, part: Slice) -> Iterator[memoryview]:
         length, crc, _, _ = FRAME.unpack_from(data, position)
         if not frame_is_sound(data, position, length, crc, seed):
             raise Damaged(f"{part.file}: the frame at position {part.start + position} is not sound")
-        yield data[position + FRAME.size : position + PREFIX.size + length]
+        yield history.unsealed(part, data[position + FRAME.size : position + PREFIX.size + length])
         position += PREFIX.size + length
 
 
@@ -89,7 +89,7 @@ def read_segment(history: History, part: Slice, columns: Sequence[str]) -> Itera
         built = _built_columns(part, runs, file.row_groups[row_group].flags, needed)
         # Something must be read for the rows to be counted.
         stored = [name for name in needed if name not in built] or ["offset"]
-        table = _of_runs(history.segments.read(file, row_group, stored), runs)
+        table = _of_runs(history.read_group(part, file, row_group, stored), runs)
         arrays = [built[name] if name in built else table[name] for name in needed]
         rows = pa.table(arrays, schema=pa.schema([_SCHEMA.field(name) for name in needed]))
         yield messages_within(rows, part.limits).select(list(columns))

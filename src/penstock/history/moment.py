@@ -29,6 +29,7 @@ from penstock.storage.frames import FRAME, HEADER_BYTES, PREFIX, STAMP, frame_is
 from penstock.storage.journal_files import first_sequences, name_of
 from penstock.storage.manifest import Manifest
 from penstock.storage.schema import Names
+from penstock.storage.sealed_frames import clear_entries
 
 Rows = NDArray[np.int64]
 
@@ -309,7 +310,7 @@ class Tail:
                 file.pushes.add((queue, partition, first, count, position, end, pushed_at, sequence))
                 self._queue_index.pushed(queue, partition, first + count)
                 return
-        for kind, body in entries.split(frame):
+        for kind, body in clear_entries(frame):
             if kind == entries.PUSH:
                 queue, _, pushed_at, _, _, _, parts = entries.PUSH_HEAD.unpack_from(body)
                 start = entries.PUSH_HEAD.size

@@ -22,6 +22,13 @@ from penstock.operations.broker import (
     Stage,
     Unpin,
 )
+from penstock.operations.encryption import (
+    EraseDataKeys,
+    GetDataKeys,
+    ListDataKeys,
+    RewrapDataKeys,
+    RotateDataKey,
+)
 from penstock.operations.groups import CreateGroup, DeleteGroup, Groups, Heartbeat, Join, Leave, Members, Seek
 from penstock.operations.messages import Cancel, Delayed, Peek, Read, Why
 from penstock.operations.queues import (
@@ -79,11 +86,13 @@ __all__ = [
     "DeleteQueue",
     "DeleteSchedule",
     "DiscardStaged",
+    "EraseDataKeys",
     "Fetch",
     "FindOperation",
     "FindTask",
     "FinishTasks",
     "ForgetWorker",
+    "GetDataKeys",
     "GetOptions",
     "GetSinkState",
     "Groups",
@@ -96,6 +105,7 @@ __all__ = [
     "Leases",
     "Leave",
     "ListAudit",
+    "ListDataKeys",
     "ListFiles",
     "ListOperations",
     "ListTasks",
@@ -114,6 +124,8 @@ __all__ = [
     "ReplaceLetters",
     "Resume",
     "RetryTask",
+    "RewrapDataKeys",
+    "RotateDataKey",
     "Schedules",
     "Seal",
     "Seek",

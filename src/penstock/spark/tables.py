@@ -218,7 +218,7 @@ def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:
     register(spark)
     with closing(open_history(options.url)) as history:
         root = _root(spark, history) if options.table != EVENTS or can_look_up() else None
-        if root is None:
+        if root is None or _is_encrypted(history, options):
             return _from_source(spark, texts | _ends(history, options), columns)
         pin = KEEPER.pin(root)  # before the look, so that no file it finds is removed
         try:
@@ -322,6 +322,11 @@ def _sealed(history: History, options: SourceOptions) -> SealedMessages | Sealed
     if options.table == MESSAGES:
         return SealedMessages(moment, views, options.since, options.until)
     return SealedChanges(history, moment, views, options)
+
+
+def _is_encrypted(history: History, options: SourceOptions) -> bool:
+    """Whether a chosen queue is encrypted: Spark's own reader would show ciphertext."""
+    return any(view.options.encryption for view in ranges.chosen(history.look(), options.queues))
 
 
 def _ends(history: History, options: SourceOptions) -> dict[str, str]:

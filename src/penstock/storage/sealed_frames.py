@@ -15,7 +15,7 @@ The seal covers what is before it too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -110,10 +110,12 @@ class FrameSeals:
 
     def _open(self, body: memoryview) -> tuple[int, list[Any]]:
         kind, head_length, clear_length, _, id, salt = SEALED_HEAD.unpack_from(body)
+        head_end = SEALED_HEAD.size + head_length
+        if not self.seals.opens(_queue_in(kind, body[SEALED_HEAD.size : head_end + clear_length])):
+            return _left(body)
         seal = self.seals.known(id, salt)
         if seal is None:
             return _left(body)
-        head_end = SEALED_HEAD.size + head_length
         start = layout.padded(head_end + clear_length)
         return kind, [body[SEALED_HEAD.size : head_end], seal.open(body[start:], bytes(body[:start]))]
 
@@ -141,6 +143,24 @@ def _left(body: memoryview) -> tuple[int, list[Any]]:
         return kind, [clear]
     head = body[SEALED_HEAD.size : head_end]
     return kind, [head, _erased(head, clear, id)]
+
+
+def clear_entries(frame: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """(kind, body) of each entry as far as it is in clear; a sealed push ends before its batch."""
+    for kind, body in journal.split(frame, is_raw=True):
+        if kind != SEALED:
+            yield kind, body
+        else:
+            kind, head_length, clear_length, *_ = SEALED_HEAD.unpack_from(body)
+            length = head_length if kind == journal.PUSH else clear_length
+            yield kind, body[SEALED_HEAD.size : SEALED_HEAD.size + length]
+
+
+def _queue_in(kind: int, clear: memoryview) -> int:
+    """The queue that an entry belongs to, by what is in clear of it."""
+    if kind == journal.PUSH:
+        return int(journal.PUSH_HEAD.unpack_from(clear)[0])
+    return journal.decode_record(clear).queue
 
 
 def _has_sealed(frame: memoryview) -> bool:

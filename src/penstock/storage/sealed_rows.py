@@ -99,7 +99,11 @@ class RowSeals:
 
     def open(self, kind: str, table: pa.Table, wanted: Sequence[str]) -> pa.Table:
         """The columns `wanted` as they were; `table` has the columns that `needed` names."""
-        rows = np.flatnonzero(pc.is_valid(table[DATA_KEY]).to_numpy()).tolist()
+        is_sealed = pc.is_valid(table[DATA_KEY])
+        if self._seals.only is not None:
+            queues = pa.array(sorted(self._seals.only), pa.int64())
+            is_sealed = pc.and_(is_sealed, pc.is_in(table["incarnation"], queues))
+        rows = np.flatnonzero(is_sealed.to_numpy()).tolist()
         secret = [name for name in SECRETS[kind] if name in wanted]
         if rows and secret:
             columns = {name: table[name].to_pylist() for name in secret}

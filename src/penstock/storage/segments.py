@@ -127,6 +127,11 @@ class SegmentStore:
         """When each message of `extent` was pushed, µs."""
         return self.column(extent, "pushed_at")
 
+    def forget_loaded(self) -> None:
+        """Drop what was loaded before: some of it can no longer be read."""
+        self._batches.drop(lambda key: True)
+        self._columns.drop(lambda key: True)
+
     def of_partition(self, queue: int, partition: int) -> list[Extent]:
         """The extents of one partition, in order."""
         return list(self._current.extents.of_partition(queue, partition))
