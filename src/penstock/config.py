@@ -70,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwt_audience: str = ""
     jwt_keys: str = ""
     jwt_grants_claim: str = "penstock"
+    master_key: str = ""
+    kms_command: str = ""
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
@@ -119,6 +121,8 @@ EXPECTED: Final = {
     "jwt_audience": "what tokens have as aud: the name of this broker at the issuer",
     "jwt_keys": "the path of a JWKS file, or an https URL without a password",
     "jwt_grants_claim": "the name of the claim that has grants",
+    "master_key": "the path of a key file, which `penstock encryption init` makes",
+    "kms_command": "a command that wraps and unwraps keys",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "connections_max": "a number from 1 to 1000000",
@@ -144,6 +148,7 @@ _TEXTS: Final = frozenset(  # with something in them
     {
         *("data", "host", "tls_certificate", "tls_key", "tls_client_ca"),
         *("jwt_issuer", "jwt_audience", "jwt_keys", "jwt_grants_claim"),
+        *("master_key", "kms_command"),
     }
 )
 _JWT: Final = ("jwt_issuer", "jwt_audience", "jwt_keys")

@@ -11,7 +11,20 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import audit, dlq, groups, operations, output, pipeline, queues, schedules, target, tasks, tls
+from penstock.cli import (
+    audit,
+    dlq,
+    encryption,
+    groups,
+    operations,
+    output,
+    pipeline,
+    queues,
+    schedules,
+    target,
+    tasks,
+    tls,
+)
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, tail, why
 from penstock.cli.demo import demo
@@ -57,6 +70,7 @@ _add("Watching and measuring", top, stats, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
+app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 app.add_typer(audit.app, name="audit", rich_help_panel="Access")
 app.add_typer(target.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)

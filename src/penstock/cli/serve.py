@@ -61,6 +61,8 @@ _ABOUT: Final = {
     "jwt_audience": ("NAME", "This broker's name at the issuer: their aud."),
     "jwt_keys": ("FILE|URL", "The issuer's keys: a JWKS file or an https URL."),
     "jwt_grants_claim": ("CLAIM", "The claim that has grants."),
+    "master_key": ("FILE", "The key file that wraps the keys of encrypted queues."),
+    "kms_command": ("COMMAND", "Instead: a command that wraps and unwraps them."),
     "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
     "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
     "connections_max": ("N", "Connections at once."),

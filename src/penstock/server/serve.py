@@ -393,6 +393,8 @@ def open_session(settings: Settings) -> Session:
         task_retention_seconds=settings.task_retention_seconds,
         data_mode=settings.data_mode,
         audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
+        master_key=settings.master_key or None,
+        kms_command=settings.kms_command or None,
     )
 
 

@@ -42,6 +42,7 @@ from penstock.tasks.middleware import Middleware, checked_middleware
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
 from penstock.tasks.schedules import spec_of
 from penstock.tasks.sessions import SessionFactory, Sessions
+from penstock.tasks.signing import Key, Signer
 from penstock.tasks.submission import Declarations, Sender, registered
 from penstock.tasks.task import Configured, Task
 
@@ -74,6 +75,7 @@ class App:
         *,
         queue: str = QUEUE_DEFAULT,
         middleware: Sequence[Middleware] = (),
+        sign: Key | Sequence[Key] | None = None,
         token: str | Callable[[], str] | None = None,
         client: str | None = None,
         timeout: float = 30.0,
@@ -83,13 +85,17 @@ class App:
     ) -> None:
         """`url` names a broker, or else it is a data directory; without it everything is in memory.
 
-        `queue` is for tasks that name none. `token`, `client` and `timeout` are those of `penstock.connect`,
-        `durability` is that of `penstock.open`.
+        `queue` is for tasks that name none. With `sign`, a key (bytes, or the path of a file) or several, tasks are
+        signed with the first, and workers of this app run only what one of them has signed. `token`, `client` and
+        `timeout` are those of `penstock.connect`, `durability` is that of `penstock.open`.
         """
         self.clock = clock or SystemClock()
         self.queue_default = check_name(queue)
         self.middleware = checked_middleware(middleware)
-        self.changes_tasks = any(type(item).enqueue is not Middleware.enqueue for item in self.middleware)
+        self.signer = None if sign is None else Signer(sign)
+        self.changes_tasks = self.signer is not None or any(
+            type(item).enqueue is not Middleware.enqueue for item in self.middleware
+        )
         self.declarations = Declarations()
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}

@@ -33,6 +33,7 @@ from penstock.tasks.endings import Ending
 from penstock.tasks.middleware import Middleware
 from penstock.tasks.options import QUEUE_DEFAULT
 from penstock.tasks.runs import arun_one, load_parents, run_one, timed_out, timeout_of, unknown
+from penstock.tasks.signing import Key
 from penstock.tasks.task import Task
 
 WORKER: Final = "run_pending"
@@ -51,10 +52,11 @@ class LocalApp(App):
         *,
         queue: str = QUEUE_DEFAULT,
         middleware: Sequence[Middleware] = (),
+        sign: Key | Sequence[Key] | None = None,
         clock: ManualClock | None = None,
     ) -> None:
         self.manual_clock = clock or ManualClock(SystemClock().now())
-        super().__init__(None, queue=queue, middleware=middleware, clock=self.manual_clock)
+        super().__init__(None, queue=queue, middleware=middleware, sign=sign, clock=self.manual_clock)
 
     def advance(self, seconds: float) -> None:
         """Move time forward; what is due then runs with the next `run_pending()`."""
@@ -170,14 +172,22 @@ class Run:
             note=lambda progress: session.execute(ops.NoteProgress(proof, id, progress)),
         )
 
+    def _problem(self) -> str:
+        signer, delivery = self.app.signer, self.delivery
+        if signer is None:
+            return ""
+        return signer.problem(self.envelope, delivery.id.queue, delivery.headers, self.app.clock.now())
+
     def ending(self) -> Ending:
+        if problem := self._problem():
+            return Ending("dead", error=problem)
         if self.task is None:
             return unknown(self.envelope, self.app.tasks)
         return run_one(self.task, self.envelope, self.context)
 
     async def aending(self) -> Ending:
         task = self.task
-        if task is None:
+        if task is None or self._problem():
             return self.ending()
         seconds = timeout_of(task, self.envelope)
         late = timed_out(task, seconds or 0, self.context.attempt)

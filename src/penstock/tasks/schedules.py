@@ -36,6 +36,9 @@ def spec_of(
     configured, args, kwargs = _parts(source)
     task, options = configured.task, configured.chosen
     _check(name, options)
+    if task.app.signer is not None:
+        hint = "submit it from a program that has the key, such as a cron job of the system"
+        raise InvalidField(f"schedule {name!r}: the broker submits its tasks, and cannot sign them", hint=hint)
     is_plain_function = not args and not kwargs
     if is_plain_function and not task.takes_nothing:
         hint = "give the parameters defaults, or schedule a step: app.schedule(name, cron, task.s(…))"

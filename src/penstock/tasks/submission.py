@@ -112,10 +112,11 @@ class Sender:
         return await session.execute(ops.SubmitTasks(tasks))
 
     def through(self, task: TaskSubmission) -> TaskSubmission:
-        """What the app's middleware makes of it."""
+        """What the app's middleware makes of it, signed if the app signs."""
         for item in self._app.middleware:
             task = item.enqueue(task)
-        return task
+        signer = self._app.signer
+        return task if signer is None else signer.signed(task, self._app.clock.now())
 
 
 def _parts(tasks: Sequence[TaskSubmission]) -> Iterator[tuple[str, list[TaskSubmission]]]:

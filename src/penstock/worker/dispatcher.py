@@ -26,6 +26,7 @@ from penstock.model import Receipt
 from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
 from penstock.tasks.runs import unknown
+from penstock.tasks.signing import Signer
 from penstock.worker.event_loop import NEVER, Ticker
 from penstock.worker.executors import Executor
 from penstock.worker.reports import FinishReporter
@@ -85,8 +86,10 @@ class Dispatcher:
         executor_of: Callable[[Any], Executor],
         finishes: FinishReporter,
         start: Callable[[Executor, Run], None],
+        signer: Signer | None = None,
     ) -> None:
         self._settings = settings
+        self._signer = signer
         self._clock = clock
         self._tasks = tasks
         self._executor_of = {name: executor_of(task) for name, task in tasks.items()}
@@ -156,18 +159,26 @@ class Dispatcher:
                 receipt = Receipt(
                     reply.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), reply.nonce
                 )
-                run = self._buffer(lease, receipt, payload, now)
+                headers = piece.batch.headers(piece.row(index)) if self._signer is not None else None
+                run = self._buffer(lease, receipt, payload, now, headers)
                 if run is not None and piece.batch.flags & KEY_OR_TRACE:
                     run.key, run.trace = piece.batch.key(piece.row(index)), piece.batch.trace(piece.row(index))
         self.pump()
         return lease
 
-    def _buffer(self, lease: Lease, receipt: Receipt, payload: bytes, now: int) -> Run | None:
+    def _buffer(
+        self, lease: Lease, receipt: Receipt, payload: bytes, now: int, headers: Mapping[str, str] | None
+    ) -> Run | None:
         try:
             envelope = parse_envelope(payload)
         except InvalidField as error:
             self._finishes.reject(lease, receipt, str(error))
             return None
+        if self._signer is not None:
+            problem = self._signer.problem(envelope, receipt.queue, headers, self._clock.now())
+            if problem:
+                self._finishes.reject(lease, receipt, problem)
+                return None
         run = Run(lease, receipt, envelope, self._tasks.get(envelope.task_type), now)
         executor = self._executor_of.get(envelope.task_type)
         if executor is None:

@@ -70,7 +70,9 @@ class WorkerRuntime:
         if settings.processes:
             self._processes = ProcessExecutor(settings.processes, clock, hello, self._progress, spawner)
         self.finishes = FinishReporter(session, spawner, rng, self._progress)
-        self.dispatcher = Dispatcher(settings, clock, app.tasks, self._executor_of, self.finishes, self._start)
+        self.dispatcher = Dispatcher(
+            settings, clock, app.tasks, self._executor_of, self.finishes, self._start, app.signer
+        )
         if self._processes is not None:
             self._processes.on_start = self.dispatcher.started
         self._extender = LeaseExtender(session, clock, ticker, spawner, settings.lease_seconds, self.dispatcher)

@@ -1,0 +1,89 @@
+"""Signed tasks: a worker runs only what somebody with the key has submitted.
+
+The signature is an HMAC-SHA256 over id, type, queue, arguments and the instant until which it holds, and travels as a
+header of the message: `penstock-signature: <until, µs, or 0>.<64 hex digits>`. The first key signs, all of them are
+accepted, so that keys can be replaced one worker at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidField
+from penstock.model import to_micros
+from penstock.model_tasks import Envelope, TaskSubmission
+
+HEADER: Final = "penstock-signature"
+KEY_BYTES_MIN: Final = 16
+
+Key = bytes | str | Path
+
+
+class Signer:
+    """The keys of an app."""
+
+    def __init__(self, keys: Key | Sequence[Key]) -> None:
+        given = [keys] if isinstance(keys, bytes | str | Path) else list(keys)
+        if not given:
+            raise InvalidField("sign: there is no key in the list")
+        self._keys = [_loaded(key) for key in given]
+
+    def __repr__(self) -> str:
+        return f"<Signer with {len(self._keys)} keys>"
+
+    def signed(self, task: TaskSubmission, now: int) -> TaskSubmission:
+        """The task with its signature, which ends with its time to live. `now` is wall time in µs."""
+        until = _until(task, now)
+        fields = (task.task_id, task.task_type, task.queue, task.args, task.kwargs)
+        signature = f"{until}.{_digest(self._keys[0], fields, until)}"
+        return msgspec.structs.replace(task, headers={**(task.headers or {}), HEADER: signature})
+
+    def problem(self, envelope: Envelope, queue: str, headers: Mapping[str, str] | None, now: int) -> str:
+        """Why a task must not be run; empty when its signature holds."""
+        text = (headers or {}).get(HEADER)
+        if text is None:
+            return "the task is not signed"
+        until, _, shown = text.partition(".")
+        if not (until.isascii() and until.isdigit() and shown.isascii()):
+            return "the signature of the task is malformed"
+        fields = (envelope.task_id, envelope.task_type, queue, bytes(envelope.args), bytes(envelope.kwargs))
+        if not any(hmac.compare_digest(_digest(key, fields, int(until)), shown) for key in self._keys):
+            return "the signature of the task does not match it"
+        if int(until) and now >= int(until):
+            return "the signature of the task has expired"
+        return ""
+
+
+def _until(task: TaskSubmission, now: int) -> int:
+    if task.ttl_seconds is None:
+        return 0
+    due = now + round(task.delay_seconds * 1_000_000)
+    if task.deliver_at is not None:
+        due = max(due, to_micros(task.deliver_at, "deliver_at"))
+    return due + round(task.ttl_seconds * 1_000_000)
+
+
+def _digest(key: bytes, fields: tuple[str, str, str, bytes, bytes], until: int) -> str:
+    """Each field with its length before it, so that none can end in another."""
+    parts = [field if isinstance(field, bytes) else field.encode() for field in (*fields, str(until))]
+    data = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hmac.new(key, b"penstock task\x01" + data, hashlib.sha256).hexdigest()
+
+
+def _loaded(key: Key) -> bytes:
+    """The bytes of a key; a text or a path names the file that holds it."""
+    if not isinstance(key, bytes):
+        path = Path(key)
+        try:
+            key = path.read_bytes().strip()
+        except OSError as error:
+            raise InvalidField(f"sign: {path} cannot be read: {error.strerror}") from None
+    if len(key) < KEY_BYTES_MIN:
+        raise InvalidField(f"sign: a key has at least {KEY_BYTES_MIN} bytes, not {len(key)}")
+    return key
