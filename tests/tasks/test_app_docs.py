@@ -33,8 +33,11 @@ def first_cells(heading: str, title: str) -> set[str]:
 
 
 def public(kind: type) -> set[str]:
+    """The members of a class, with those of its two faces."""
+    faces = [base for base in kind.__bases__ if re.search(r"\._a?sync\.", base.__module__)]
     slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
-    return {name for name in (*vars(kind), *slots) if not name.startswith("_")}
+    members = [name for each in (kind, *faces) for name in vars(each)]
+    return {name for name in (*members, *slots) if not name.startswith("_")}
 
 
 def test_every_option_of_a_declaration_is_described():

@@ -1,22 +1,19 @@
-"""Finding jobs again: filters, and pages behind an iterator."""
+"""Finding jobs again: filters, and what one page asks for."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
-from penstock import operations as ops
 from penstock.errors import InvalidField, UnknownOption
 from penstock.model import suggestion
-from penstock.model_tasks import TaskFilter, TaskState, TaskView
-from penstock.tasks.job import Job
+from penstock.model_tasks import TaskFilter, TaskState
 from penstock.tasks.task import Configured
 
 if TYPE_CHECKING:
-    from penstock.tasks.app import App
+    pass
 
 PAGE: Final = 200
 
@@ -64,33 +61,6 @@ def _state(value: Any) -> TaskState:
     return TaskState(value)
 
 
-def jobs(app: App, filter: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
-    """Page after page, newest first, each asked for when it is needed."""
-    session = app.open_session()
-    more = limit
-    while True:
-        page = session.execute(ops.ListTasks(_page(filter, more)))
-        yield from (_job(app, view) for view in page.tasks)
-        more = None if more is None else more - len(page.tasks)
-        if page.cursor is None or more == 0:
-            return
-        filter = msgspec.structs.replace(filter, cursor=page.cursor)
-
-
-async def ajobs(app: App, filter: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
-    """Asyncio version of `jobs()`."""
-    session = await app.open_async_session()
-    more = limit
-    while True:
-        page = await session.execute(ops.ListTasks(_page(filter, more)))
-        for view in page.tasks:
-            yield _job(app, view)
-        more = None if more is None else more - len(page.tasks)
-        if page.cursor is None or more == 0:
-            return
-        filter = msgspec.structs.replace(filter, cursor=page.cursor)
-
-
 def check_limit(value: Any) -> int | None:
     """How many jobs to list; None for all of them."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -98,9 +68,6 @@ def check_limit(value: Any) -> int | None:
     return value
 
 
-def _page(filter: TaskFilter, more: int | None) -> TaskFilter:
+def page_filter(filter: TaskFilter, more: int | None) -> TaskFilter:
+    """The filter of one page, of which `more` jobs are wanted at most."""
     return filter if more is None else msgspec.structs.replace(filter, limit=min(filter.limit, more))
-
-
-def _job(app: App, view: TaskView) -> Job[Any]:
-    return Job(app, view.task_id, app.tasks.get(view.task_type), view)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast, overload
 
 from penstock.envelopes import new_task_id
-from penstock.errors import InvalidField, TaskConflict
+from penstock.errors import InvalidField
 from penstock.model import suggestion
-from penstock.model_tasks import Submitted, Takes, TaskState, TaskSubmission
-from penstock.tasks.job import Deadline, Job
+from penstock.model_tasks import Submitted, Takes, TaskSubmission
+from penstock.tasks._async.calls import AsyncWorkflowCalls
+from penstock.tasks._sync.calls import WorkflowCalls
+from penstock.tasks.job import Job
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
@@ -277,7 +277,7 @@ def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workf
     return Workflow(app, plan.workflow, jobs, last, names, is_list=ends.takes == "all", is_empty=ends.is_empty)
 
 
-class Workflow(Generic[T]):
+class Workflow(AsyncWorkflowCalls[T], WorkflowCalls[T]):
     """A chain, group or graph on its way. `jobs` are all of its tasks, `ends` those that nobody in it waits for.
 
     `workflow["name"]` is the job of that name in a graph; `app.jobs(workflow=workflow.id)` finds them all later.
@@ -306,45 +306,6 @@ class Workflow(Generic[T]):
     def end_ids(self) -> tuple[str, ...]:
         """What waits for this workflow waits for these tasks."""
         return tuple(job.id for job in self.ends)
-
-    def result(self, timeout: float | None = None) -> T:
-        """Wait for the end; of a group, a list. Raises what `Job.result` raises, for the first that has no result."""
-        if self._app is None:
-            return self._joined([])
-        deadline = Deadline(self._app.clock, timeout)
-        return self._joined([job.result(deadline.left()) for job in self.ends])
-
-    def status(self) -> dict[TaskState, int]:
-        """How many of its tasks are in which state."""
-        if self._app is None:
-            return {}
-        seen = {job.id: job.view.state for job in self._app.jobs(workflow=self.id) if job.view is not None}
-        return dict(Counter(seen.get(job.id) or job.status() for job in self.jobs))
-
-    def cancel(self) -> None:
-        """Cancel whatever of it is not final. Children first, so that none starts because its parent has ended."""
-        for job in reversed(self.jobs):
-            with suppress(TaskConflict):
-                job.cancel()
-
-    # asyncio versions
-
-    async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109  (the twin of result)
-        if self._app is None:
-            return self._joined([])
-        deadline = Deadline(self._app.clock, timeout)
-        return self._joined([await job.aresult(deadline.left()) for job in self.ends])
-
-    async def astatus(self) -> dict[TaskState, int]:
-        if self._app is None:
-            return {}
-        seen = {job.id: job.view.state async for job in self._app.ajobs(workflow=self.id) if job.view is not None}
-        return dict(Counter([seen.get(job.id) or await job.astatus() for job in self.jobs]))
-
-    async def acancel(self) -> None:
-        for job in reversed(self.jobs):
-            with suppress(TaskConflict):
-                await job.acancel()
 
     def __getitem__(self, name: str) -> Job[Any]:
         if name not in self._names:

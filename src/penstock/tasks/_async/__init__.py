@@ -1,0 +1,1 @@
+"""Calls on tasks, for event loops."""

@@ -1,0 +1,171 @@
+"""What an app asks of its broker. `aname`, for asyncio, is `name` in `_sync`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
+
+import msgspec
+
+from penstock import operations as ops
+from penstock.client._async.task_calls import new_operation, run_operation, wait_task
+from penstock.client.session import AsyncSession
+from penstock.errors import ScheduleNotFound
+from penstock.model_tasks import MissedPolicy, OperationView, ScheduleView, TaskFilter, TaskView, WorkerView
+from penstock.tasks.job import Job
+from penstock.tasks.job_search import JobFilter, check_limit, filter_of, page_filter
+from penstock.tasks.schedules import spec_of
+from penstock.tasks.sessions import Sessions
+from penstock.tasks.submission import Declarations
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+    from penstock.tasks.local import LocalApp
+    from penstock.tasks.task import Configured
+    from penstock.tasks.workflows import Step
+
+Action = Literal["purge", "cancel"]
+
+
+class AsyncAppCalls:
+    """What an app asks of its broker."""
+
+    declarations: Declarations
+    stand_in: LocalApp | None
+    _sessions: Sessions
+
+    async def open_async_session(self) -> AsyncSession:
+        """The session of the running loop, or of all threads; opened when first asked for."""
+        session: AsyncSession = await self._sessions.asynchronous()
+        return session
+
+    async def aclose(self) -> None:
+        """Close what was opened; a second call does nothing. On an event loop, the session of that loop too."""
+        await self._sessions.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Opened when it is first used, closed at the end; one that was closed may be entered again."""
+        self._sessions.reopen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def adeclare(self) -> None:
+        """Send all declared queues and schedules to the broker; a worker does so when it starts."""
+        await self.declarations.adeclare(await self.open_async_session())
+
+    async def aworkers(self) -> list[WorkerView]:
+        """Workers that have reported to the broker, of this app and of others."""
+        return await (await self.open_async_session()).execute(ops.Workers())
+
+    # jobs
+
+    def ajobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
+        """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
+        return _apages(cast("App", self), filter_of(filters), check_limit(limit))
+
+    async def await_task(self, task_id: str, seconds: float) -> TaskView:
+        """The task once it is final, or as it is after `seconds`."""
+        if self.stand_in is not None:
+            return await self.stand_in.await_task(task_id, seconds)
+        return await wait_task(await self.open_async_session(), task_id, seconds)
+
+    # schedules
+
+    async def aschedule(
+        self,
+        name: str,
+        cron: str,
+        task: Configured[..., Any] | Step[Any],
+        *,
+        timezone: str = "UTC",
+        missed: MissedPolicy = "skip",
+        is_paused: bool = False,
+    ) -> ScheduleView:
+        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
+        spec = spec_of(task, name, cron, timezone, missed, is_paused)
+        session = await self.open_async_session()
+        await self.declarations.aensure(session, spec.queue)
+        return await session.execute(ops.SetSchedule(spec))
+
+    async def aschedules(self) -> list[ScheduleView]:
+        """All schedules that the broker keeps, whoever made them."""
+        return await (await self.open_async_session()).execute(ops.Schedules())
+
+    async def apause_schedule(self, name: str) -> ScheduleView:
+        """No ticks until it is resumed, whoever declares it meanwhile."""
+        return await self._aset_paused(name, is_paused=True)
+
+    async def aresume_schedule(self, name: str) -> ScheduleView:
+        """Go on with the next tick; those that came while it was paused are gone."""
+        return await self._aset_paused(name, is_paused=False)
+
+    async def _aset_paused(self, name: str, *, is_paused: bool) -> ScheduleView:
+        for view in await self.aschedules():
+            if view.spec.name == name:
+                spec = msgspec.structs.replace(view.spec, is_paused=is_paused)
+                return await (await self.open_async_session()).execute(ops.SetSchedule(spec))
+        raise ScheduleNotFound(f"no schedule is named {name!r}")
+
+    async def adelete_schedule(self, name: str) -> None:
+        """End a schedule. One that a task declares comes back when its worker starts again."""
+        await (await self.open_async_session()).execute(ops.DeleteSchedule(name))
+
+    async def aprune_schedules(self) -> list[str]:
+        """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
+
+        For when no worker with older code is left: one that starts would declare them again.
+        """
+        names = self.declarations.gone(await self.aschedules())
+        for name in names:
+            with suppress(ScheduleNotFound):  # somebody was quicker
+                await self.adelete_schedule(name)
+        return names
+
+    # operations on many jobs
+
+    async def apurge(self, **filters: Unpack[JobFilter]) -> int:
+        """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many.
+
+        It waits until the operation is over; `begin` does not.
+        """
+        return (await run_operation(await self.open_async_session(), "purge", filter_of(filters))).purged
+
+    async def acancel_all(self, **filters: Unpack[JobFilter]) -> int:
+        """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
+        return (await run_operation(await self.open_async_session(), "cancel", filter_of(filters))).cancelled
+
+    async def abegin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
+        """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
+        return await (await self.open_async_session()).execute(new_operation(action, filter_of(filters)))
+
+    async def aoperation(self, operation_id: str) -> OperationView:
+        """How far an operation is. Raises `OperationNotFound`."""
+        return await (await self.open_async_session()).execute(ops.FindOperation(operation_id))
+
+    async def aoperations(self) -> list[OperationView]:
+        """Operations that run and those that did lately, the newest first."""
+        return await (await self.open_async_session()).execute(ops.ListOperations())
+
+    async def astop_operation(self, operation_id: str) -> OperationView:
+        """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
+        return await (await self.open_async_session()).execute(ops.StopOperation(operation_id))
+
+
+async def _apages(app: App, filter: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
+    """Page after page, newest first, each asked for when it is needed."""
+    session = await app.open_async_session()
+    more = limit
+    while True:
+        page = await session.execute(ops.ListTasks(page_filter(filter, more)))
+        for view in page.tasks:
+            yield Job(app, view.task_id, app.tasks.get(view.task_type), view)
+        more = None if more is None else more - len(page.tasks)
+        if page.cursor is None or more == 0:
+            return
+        filter = msgspec.structs.replace(filter, cursor=page.cursor)

@@ -1,0 +1,168 @@
+# Generated from penstock/tasks/_async/calls.py by `make generate`. Do not edit.
+"""What senders, declarations, jobs and workflows ask of a broker. `aname`, for asyncio, is `name` in `_sync`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from penstock import operations as ops
+from penstock.client.session import Session
+from penstock.envelopes import alike_batch, alike_payloads, new_task_ids, task_message, tasks_batch
+from penstock.errors import QueueExists, TaskConflict
+from penstock.model_tasks import ScheduleSpec, ScheduleView, Submitted, TaskState, TaskSubmission, TaskView
+from penstock.tasks.deadline import Deadline
+from penstock.tasks.push_parts import parts, slices
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+    from penstock.tasks.job import Job
+
+T = TypeVar("T")
+
+
+class SenderCalls:
+    """Sending tasks; the replies are their ids, once they are durable."""
+
+    _app: App
+    through: Callable[[TaskSubmission], TaskSubmission]
+
+    def send(self, task: TaskSubmission) -> str:
+        task = self.through(task)
+        session = self._app.open_session()
+        self._app.declarations.ensure(session, task.queue)
+        if not task.is_plain:
+            return (self.submit([task]))[0].task_id
+        session.push_one(task.queue, task_message(task), None)
+        return task.task_id
+
+    def send_many(self, tasks: Sequence[TaskSubmission]) -> list[str]:
+        tasks = [self.through(task) for task in tasks]
+        if not all(task.is_plain for task in tasks):
+            return [submitted.task_id for submitted in self.submit(tasks)]
+        session = self._app.open_session()
+        for queue, part in parts(tasks):
+            self._app.declarations.ensure(session, queue)
+            session.push(queue, tasks_batch(part), None, None)
+        return [task.task_id for task in tasks]
+
+    def send_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
+        """Tasks that differ only by their arguments."""
+        session = self._app.open_session()
+        self._app.declarations.ensure(session, task.queue)
+        ids = new_task_ids(len(calls), self._app.clock.now())
+        for payloads in slices(alike_payloads(task, calls, ids)):
+            session.push(task.queue, alike_batch(task, payloads), None, None)
+        return ids
+
+    def submit(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
+        """All of them or none, in one frame."""
+        session = self._app.open_session()
+        for queue in dict.fromkeys(task.queue for task in tasks):
+            self._app.declarations.ensure(session, queue)
+        return session.execute(ops.SubmitTasks(tasks))
+
+
+class DeclarationsCalls:
+    """Sending to the broker what an app declares."""
+
+    queues: dict[str, Mapping[str, Any]]
+    schedules: dict[str, ScheduleSpec]
+    _waiting: set[str]
+    _as_paused: Callable[[list[ScheduleView]], list[ScheduleSpec]]
+
+    def ensure(self, session: Session, queue: str) -> None:
+        """Create or update the queue with its declared options, unless that was done before."""
+        if queue not in self._waiting:
+            self.queues.setdefault(queue, {})
+            return
+        options = self.queues[queue]
+        try:
+            session.execute(ops.CreateQueue(queue, options, exist_ok=True))
+        except QueueExists:
+            session.execute(ops.UpdateQueue(queue, options))
+        self._waiting.discard(queue)
+
+    def declare(self, session: Session) -> None:
+        """Send all declared queues and schedules to the broker."""
+        for queue in list(self._waiting):
+            self.ensure(session, queue)
+        if self.schedules:
+            for spec in self._as_paused(session.execute(ops.Schedules())):
+                session.execute(ops.SetSchedule(spec))
+
+
+class JobCalls(Generic[T]):
+    """What one task can be asked."""
+
+    __slots__ = ()
+    id: str
+    _app: App
+    _outcome: Callable[[TaskView, float | None], T]
+
+    def info(self) -> TaskView:
+        """All that is known about it, with the history of its runs."""
+        return (self._app.open_session()).execute(ops.FindTask(self.id))
+
+    def status(self) -> TaskState:
+        """Where it stands: `scheduled`, `pending`, `blocked`, `running`, `completed`, `failed`, `dead`, `cancelled`."""
+        return (self.info()).state
+
+    def progress(self) -> Any:
+        """What the task last reported with `current_task().progress(…)`; None when it has reported nothing."""
+        view = self.info()
+        return None if view.progress is None else msgspec.json.decode(view.progress)
+
+    def result(self, timeout: float | None = None) -> T:  # noqa: ASYNC109 - many requests are within it
+        """Wait for it, and return what the function returned.
+
+        `TaskDied` when it failed for good, `TaskCancelled` when it was cancelled, `TaskUnfinished` (a `TimeoutError`)
+        when it is not final after `timeout` seconds.
+        """
+        deadline = Deadline(self._app.clock, timeout)
+        while True:
+            view = self._app.wait_task(self.id, deadline.slice())
+            if view.is_final or deadline.is_over():
+                return self._outcome(view, timeout)
+
+    def cancel(self) -> TaskView:
+        """Make it final. A running worker is notified; whatever the run still returns is discarded."""
+        return (self._app.open_session()).execute(ops.CancelTask(self.id))
+
+    def retry(self) -> TaskView:
+        """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
+        return (self._app.open_session()).execute(ops.RetryTask(self.id))
+
+
+class WorkflowCalls(Generic[T]):
+    """What a workflow can be asked."""
+
+    id: str
+    jobs: tuple[Job[Any], ...]
+    ends: tuple[Job[Any], ...]
+    _app: App | None
+    _joined: Callable[[list[Any]], T]
+
+    def result(self, timeout: float | None = None) -> T:  # noqa: ASYNC109
+        """Wait for the end; of a group, a list. Raises what `Job.result` raises, for the first that has no result."""
+        if self._app is None:
+            return self._joined([])
+        deadline = Deadline(self._app.clock, timeout)
+        return self._joined([job.result(deadline.left()) for job in self.ends])
+
+    def status(self) -> dict[TaskState, int]:
+        """How many of its tasks are in which state."""
+        if self._app is None:
+            return {}
+        seen = {job.id: job.view.state for job in self._app.jobs(workflow=self.id) if job.view is not None}
+        return dict(Counter([seen.get(job.id) or job.status() for job in self.jobs]))
+
+    def cancel(self) -> None:
+        """Cancel whatever of it is not final. Children first, so that none starts because its parent has ended."""
+        for job in reversed(self.jobs):
+            with suppress(TaskConflict):
+                job.cancel()
