@@ -89,7 +89,7 @@ LAYERS: dict[str, set[str]] = {
     "worker": FACE | {"client", "aio", "tasks", "telemetry.logs"},
     "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
     "history": CORE | FACE | {"access.encryption"},
-    "spark": CORE | FACE | {"history", "client", "__init__"},
+    "spark": CORE | FACE | {"access.encryption", "history", "client", "__init__"},
     "__init__": FACE | {"client", "aio", "tasks", "spark"},
     "cli": SERVER
     | FACE

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import operations as ops
 from penstock.access import encryption
+from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.embedded.session import Session
 from penstock.envelopes import new_task_id
@@ -208,6 +209,28 @@ def test_the_dead_letters_that_are_there_are_encrypted_from_then_on(tmp_path):
     assert leaks(tmp_path) == []
     with opened(tmp_path) as ps:
         assert [letter.payload for letter in ps.queue("q").dlq.list()] == [b"plain", CANARY.encode()]
+
+
+def test_staged_files_are_encrypted_whoever_writes_them(tmp_path, monkeypatch):
+    from penstock.spark.staging import _sealing, _write
+    from penstock.storage.staging import Staging, encode_staged, name_for
+
+    data, key_file = tmp_path / "data", tmp_path / "master.key"
+    encryption.new_key_file(key_file)
+    monkeypatch.setenv("PENSTOCK_MASTER_KEY", str(key_file))
+    batch = Batch.build([f"{CANARY} {number}".encode() * 9 for number in range(50)])
+    names = [name_for("q", "sink", task, 1_700_000_000_000_000, bytes(10)) for task in range(2)]
+    with penstock.open(data) as ps:
+        ps.create_queue("q", encryption=True)
+        whole = b"".join(encode_staged(batch))
+        for position in range(0, len(whole), 1000):  # over the wire, in pieces that end anywhere
+            inside(ps).run(ops.Stage("q", names[0], position, whole[position : position + 1000]))
+        _write(Staging(RealDisk(data)), names[1], batch, sealed=_sealing(str(data), "q"))
+        assert leaks(data) == []
+        inside(ps).run(ops.CommitSink("q", "sink", 1, tuple(names)))
+        found = [delivery.payload for delivery in ps.queue("q").lease(200)]
+        assert found == batch.payloads() * 2
+    assert leaks(data) == []
 
 
 # keys that are missing, wrong, damaged, erased

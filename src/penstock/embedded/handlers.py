@@ -74,7 +74,9 @@ def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> 
             return []
         raise QueueExists(f"queue {name!r} exists already" + (" with other options" if operation.exist_ok else ""))
 
-    return _change(session, decide)
+    reply = _change(session, decide)
+    _make_data_key(session, name)
+    return reply
 
 
 @handles(ops.UpdateQueue)
@@ -89,7 +91,16 @@ def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> 
             entries += admin.decide_encrypt_letters(core, queue, now)
         return entries
 
-    return _change(session, decide)
+    reply = _change(session, decide)
+    _make_data_key(session, operation.queue)
+    return reply
+
+
+def _make_data_key(session: Session, name: str) -> None:
+    """An encrypted queue has its key before its first message, for those who stage messages for it."""
+    number = session.shard.number_of(name)
+    if session.key_ring is not None and number in session.shard.core.encrypted:
+        session.key_ring.current(number)
 
 
 def _check_encryption(session: Session, options: Mapping[str, Any]) -> None:
@@ -397,7 +408,8 @@ def _stage(session: Session, operation: ops.Stage, client: str) -> Reply:
     shard.look(lambda now: admin.queue_named(shard.core, operation.queue))
     shard.check_space()
     session.staging.reserve(operation.name, operation.position, len(operation.data))
-    session.staging.write(operation.name, operation.position, operation.data)
+    data = sink_commit.stored_bytes(shard, operation.queue, operation.name, operation.position, operation.data)
+    session.staging.write(operation.name, operation.position, data)
     return None, 0
 
 

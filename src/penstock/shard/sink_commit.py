@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock import limits
@@ -69,7 +70,7 @@ def _commit(shard: Shard, staging: Staging, request: SinkCommit, client: str) ->
         discard_staged(shard, staging, request.staged)
         _sweep(shard, staging, request, request.staged)
         return state, ticket
-    batches = _reading(shard, request, todo, lambda: _next(staging, todo))
+    batches = _reading(shard, request, todo, lambda: _next(shard, staging, request.queue, todo))
     end = todo.done + len(batches)
     if todo.done == 0 and end < len(todo.staged):
         _reading(shard, request, todo, lambda: staging.sync(todo.staged))
@@ -110,7 +111,15 @@ def _reading(shard: Shard, request: SinkCommit, todo: Todo, read: Callable[[], T
         ) from None
 
 
-def _next(staging: Staging, todo: Todo) -> list[Batch]:
+def stored_bytes(shard: Shard, queue: str, name: str, position: int, data: bytes) -> bytes:
+    """Bytes of a staged file as they are stored, and back: encrypted for an encrypted queue."""
+    number = shard.number_of(queue)
+    if shard.frame_seals is None or number is None or number not in shard.core.encrypted:
+        return data
+    return shard.frame_seals.seals.stream(number, name, position, data)
+
+
+def _next(shard: Shard, staging: Staging, queue: str, todo: Todo) -> list[Batch]:
     """The batches of as many files as fit one frame, one at least."""
     batches: list[Batch] = []
     room = ROOM_BYTES
@@ -118,7 +127,7 @@ def _next(staging: Staging, todo: Todo) -> list[Batch]:
         room -= staging.size(name)
         if batches and room < 0:
             break
-        batch = staging.read(name)
+        batch = staging.read(name, partial(stored_bytes, shard, queue, name, 0))
         room -= batch.count * (ROW_BYTES if batch.partitions is None else NAMED_ROW_BYTES)
         if batches and room < 0:
             break

@@ -26,16 +26,20 @@ from msgspec import structs
 
 from penstock import limits
 from penstock import operations as ops
+from penstock.access.encryption import KeyRing, wrapper_of
 from penstock.batch import Batch
 from penstock.batch.arrow import READ_COLUMNS
 from penstock.clock import Clock, SystemClock
+from penstock.delivery.entries import is_encrypted
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, QueueNotFound, RateLimited, Unavailable
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
+from penstock.history import open_history
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, QueueOptions, suggestion
 from penstock.requests import SinkCommit
+from penstock.seals import Seals
 from penstock.spark.location import CLIENT, Location, check_directory, not_here
 from penstock.storage.access import DirectoryLock
 from penstock.storage.directory import MARKER, read_marker
-from penstock.storage.disk import RealDisk
+from penstock.storage.disk import ReadOnlyDisk, RealDisk
 from penstock.storage.staging import Staging, encode_staged, name_for
 
 if TYPE_CHECKING:
@@ -166,6 +170,7 @@ CONNECT_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 300.0  # a broker that seals behind a large write may take its time
 
 Put = Callable[[str, Batch], None]  # (name of the file, what it holds)
+Sealed = Callable[[str, int, Any], bytes]  # of a staged file: its name, a position, and the bytes there
 Remove = Callable[[list[str]], Any]
 
 
@@ -213,10 +218,10 @@ class Target(msgspec.Struct, frozen=True):
         if not location.is_broker:
             check_directory(location.url)
             staging = Staging(RealDisk(location.url))
-            yield partial(_write, staging), staging.remove
+            yield partial(_write, staging, sealed=_sealing(location.url, self.queue)), staging.remove
             return
         with self._task_session() as session:
-            local = _own_directory(session)
+            local = None if _is_encrypted(session, self.queue) else _own_directory(session)
             put = partial(_send, session, self.queue) if local is None else partial(_write, Staging(local))
             yield put, lambda names: session.execute(ops.DiscardStaged(self.queue, names))
 
@@ -274,10 +279,36 @@ class Target(msgspec.Struct, frozen=True):
                     return
 
 
-def _write(staging: Staging, name: str, batch: Batch) -> None:
+def _write(staging: Staging, name: str, batch: Batch, sealed: Sealed | None = None) -> None:
     head, data = encode_staged(batch)
+    if sealed is not None:
+        head, data = sealed(name, 0, head), sealed(name, len(head), data)
     staging.write(name, len(head), data)
     staging.write(name, 0, head)
+
+
+def _sealing(directory: str, queue: str) -> Sealed | None:
+    """What encrypts staged files in a directory, with the master key of this process; None for a plain queue."""
+    with closing(open_history(directory)) as history:
+        view = history.look().queues.get(queue)
+        if view is None or not view.options.encryption:
+            return None
+        wrapper = wrapper_of()
+        if wrapper is None:
+            raise is_encrypted()
+        seals = Seals(KeyRing(ReadOnlyDisk(directory), wrapper, SystemClock()), history.shard_id)
+    return partial(seals.stream, view.incarnation)
+
+
+def _is_encrypted(session: Any, queue: str) -> bool:
+    """Whether the broker must write the staged files itself; so too when this client may not ask."""
+    try:
+        options: QueueOptions = session.execute(ops.GetOptions(queue))
+    except QueueNotFound:
+        return False
+    except PenstockError:
+        return True
+    return options.encryption
 
 
 def _send(session: Any, queue: str, name: str, batch: Batch) -> None:

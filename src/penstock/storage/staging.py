@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -135,10 +135,11 @@ class Staging:
         finally:
             file.close()
 
-    def read(self, name: str) -> Batch:
-        """The batch of a file."""
+    def read(self, name: str, opened: Callable[[bytes], bytes] = bytes) -> Batch:
+        """The batch of a file. `opened` is applied to one that is encrypted: it does not begin as others do."""
+        data = self._disk.read(_path(name))
         try:
-            return decode_staged(self._disk.read(_path(name)))
+            return decode_staged(data if data.startswith(MAGIC) else opened(data))
         except BadBatch as error:
             raise BadBatch(f"staged file {name}: {error.message}", hint=error.hint) from None
 
