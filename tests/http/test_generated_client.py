@@ -25,9 +25,9 @@ from tests.support.http import HttpThread
 PACKAGE = "penstock_generated"
 GENERATOR = str(Path(__file__).parent.parent.parent / ".venv" / "openapi" / "bin" / "python")  # made by `make setup`
 VERBS = """
-    ack begin cancel commit compact create delete explain extend finish forget get heartbeat join lease leave list nack
-    pause peek purge push read redrive register reject release replace report resume retry seal search seek set snooze
-    stop submit update
+    ack begin cancel commit compact create delete erase explain extend finish forget get heartbeat join lease leave list
+    nack pause peek purge push read redrive register reject release replace report resume retry revoke rewrap rotate
+    seal search seek set snooze stop submit update
 """
 
 

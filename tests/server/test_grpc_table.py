@@ -73,6 +73,19 @@ LEFT_OUT: Final = {
     ops.Info: "health and reflection say who answers",
     ops.Seal: "for operators: HTTP and the command line",
     ops.Compact: "for operators: HTTP and the command line",
+    **dict.fromkeys((ops.ListAudit, ops.VerifyAudit), "for operators: HTTP and the command line"),
+    **dict.fromkeys(
+        (ops.GetDataKeys, ops.ListDataKeys, ops.RotateDataKey, ops.EraseDataKeys, ops.RewrapDataKeys),
+        "data keys: HTTP, the SDK, Spark and the command line",
+    ),
+    **dict.fromkeys(
+        (
+            *(ops.CreateKey, ops.ListKeys, ops.RotateKey, ops.RevokeKey, ops.SetUser, ops.ListUsers, ops.DeleteUser),
+            *(ops.SetRole, ops.ListRoles, ops.DeleteRole, ops.SetNamespace, ops.ListNamespaces, ops.DeleteNamespace),
+            ops.Me,
+        ),
+        "who may do what is managed over HTTP and TCP, and on the command line",
+    ),
     ops.InitProducer: "gRPC pushes are not numbered",
     **dict.fromkeys((ops.History, ops.ListFiles, ops.Fetch, ops.Pin, ops.Unpin), "stored files: the SDK and Spark"),
     **dict.fromkeys((ops.Stage, ops.DiscardStaged, ops.CommitSink, ops.GetSinkState), "sinks: the SDK and Spark"),

@@ -13,17 +13,20 @@ from typing import Final
 
 import msgspec
 
-from penstock.access.grants import ROLES, Grant, parse_grants
+from penstock.access.grants import LOCAL, NOBODY, ROLES, Grant, parse_grants
 from penstock.access.keys import make_key
 from penstock.clock import Clock
 from penstock.errors import AccessNotFound, BadSettings, Damaged, InvalidField, PenstockError
 from penstock.model import RESERVED_PREFIX, check_name
+from penstock.model_access import Quotas
 from penstock.storage.disk import Disk
 
 DIRECTORY: Final = "access"
 FILE: Final = "access/access.json"
 VERSION: Final = 1
 MICROS: Final = 1_000_000
+# Who connects with the key of a run, who is in the broker's process, and who has not said who they are.
+RESERVED_NAMES: Final = frozenset({"owner", LOCAL.name, NOBODY.name})
 
 
 class PrincipalRecord(msgspec.Struct, frozen=True):
@@ -45,18 +48,6 @@ class KeyRecord(msgspec.Struct, frozen=True):
     principal: str
     created_at: int
     expires_at: int | None = None
-
-
-class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a namespace may use; None is no limit. Rates are per second."""
-
-    queues: int | None = None
-    groups: int | None = None
-    bytes: int | None = None
-    messages_rate: float | None = None
-    bytes_rate: float | None = None
-    connections: int | None = None
-    staged_bytes: int | None = None
 
 
 class NamespaceRecord(msgspec.Struct, frozen=True):
@@ -120,14 +111,20 @@ class AccessStore:
         grants: Iterable[str] | None,
         namespace: str = "",
         expires_seconds: float | None = None,
+        certificates: Iterable[str] | None = None,
     ) -> tuple[KeyRecord, str]:
         """A new key of a principal, which is created with these grants if it does not exist; the record and the key.
 
         Grants of a principal that exists are left alone when none are given, and must be the same otherwise.
+        `certificates` are added to its own.
         """
         with self._lock:
-            principals = dict(self.document.principals)
-            principals[name] = self._principal_with(name, grants, namespace)
+            principal = self._principal_with(name, grants, namespace)
+            if certificates is not None:
+                names = dict.fromkeys((*principal.certificates, *certificates))
+                principal = msgspec.structs.replace(principal, certificates=list(names))
+                self._require_unused_certificates(principal)
+            principals = {**self.document.principals, name: principal}
             new = make_key()
             now = self._clock.now()
             record = KeyRecord(new.id, new.digest, name, now, _expiry(now, expires_seconds))
@@ -152,8 +149,8 @@ class AccessStore:
 
     def _new_principal(self, name: str, grants: Iterable[str], namespace: str) -> PrincipalRecord:
         check_name(name, "principal")
-        if name.startswith(RESERVED_PREFIX):
-            raise InvalidField(f"principal: names that begin with {RESERVED_PREFIX!r} are reserved")
+        if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX):
+            raise InvalidField(f"principal: the name {name!r} is reserved", hint="choose another name")
         self._require_namespace(namespace)
         record = PrincipalRecord(name, list(grants), namespace, created_at=self._clock.now())
         self.grants_of(record)  # refuses what does not parse

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from penstock.access import views
 from penstock.access.authenticator import Authenticator
 from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
@@ -35,7 +36,7 @@ from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
-from penstock.operations import Action, Operation
+from penstock.operations import Action, Me, Operation
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
 from penstock.requests import Operation as Step
@@ -252,6 +253,8 @@ class Broker:
 
     async def execute(self, client: Client, operation: Operation[R]) -> R:
         """Execute an operation: access, then the session, and the reply once it is durable."""
+        if isinstance(operation, Me):
+            return cast(R, views.principal(client.principal))
         special = SPECIAL.get(type(operation))
         if special is not None:
             result: R = await special(self.tasks, client, operation)

@@ -17,13 +17,14 @@ from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer
+from penstock.embedded import access_handlers  # noqa: F401 - those of its operations
+from penstock.embedded.handler_table import HANDLERS, Reply, handles
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import DLQ_SUFFIX, Freed, queue_options, to_micros
 from penstock.model_audit import AuditFilter
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
-from penstock.shard.engine import Ticket
 from penstock.shard.tasks import finish, schedules
 from penstock.shard.tasks import operations as task_operations
 from penstock.version import VERSION
@@ -31,20 +32,7 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
 
-Reply = tuple[Any, Ticket]
-Handler = Callable[["Session", Any, str], Reply]  # session, operation, identity of the client for its limits
-
-HANDLERS: Final[dict[type[ops.Operation[Any]], Handler]] = {}
-
-
-def handles(operation: type[ops.Operation[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The function below executes this operation."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        HANDLERS[operation] = function
-        return function
-
-    return register
+__all__ = ["HANDLERS"]
 
 
 def _change(session: Session, decide: Callable[[int], Iterable[Entry]]) -> Reply:

@@ -102,6 +102,7 @@ class Session:
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)
+        self.access.before_change = lambda what, target: self.audit.record_first()
         self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)

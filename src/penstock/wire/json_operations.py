@@ -138,15 +138,22 @@ def _reply(spec: ops.Spec) -> Reply:
     write = kind.write or (lambda result: result)
     if not spec.reply:
         return Reply(kind.type, lambda operation, result: write(result))
-    holder = _holder(spec.reply, kind.type)
+    holder = _holder(_holder_name(spec), spec.reply, kind.type)
     return Reply(holder, lambda operation, result: holder(write(result)))
 
 
+def _holder_name(spec: ops.Spec) -> str:
+    """`DataKeys` for the `keys` of `list_data_keys`: other routes have keys too."""
+    words = spec.route.split("_")[1:]
+    is_list_of_them = get_origin(spec.result) is list and words[-1:] == [spec.reply]
+    return "".join(map(str.capitalize, words)) if is_list_of_them else spec.reply.capitalize()
+
+
 @cache
-def _holder(name: str, kind: Any) -> Any:
+def _holder(type_name: str, name: str, kind: Any) -> Any:
     """`{"messages": […]}`: an object for a result that is none."""
     doc = f"The {name} that were asked for." if get_origin(kind) is list else f"How many were {name}."
-    return new_struct(name.capitalize(), doc, [(name, kind)])
+    return new_struct(type_name, doc, [(name, kind)])
 
 
 def _bare(hint: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
+from penstock.client._sync.access import Access
 from penstock.client._sync.audit import Audit
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._sync.delivery import Delivery, Leased
@@ -326,6 +327,11 @@ class Queues:
     def audit(self) -> Audit:
         """The audit log: who did what."""
         return Audit(self._session)
+
+    @property
+    def access(self) -> Access:
+        """Keys, users, roles and namespaces: who may do what."""
+        return Access(self._session)
 
     def queues(self) -> list[str]:
         """The names of all queues."""

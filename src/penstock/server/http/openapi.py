@@ -25,7 +25,8 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}, "7"),
     "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}, _UUID),
     "worker_id": ("The id of a worker: the `consumer` of its leases.", NAME, "worker-1"),
-    "name": ("The name of a schedule.", NAME, "nightly"),
+    "name": ("The name of what is created, changed or deleted.", NAME, "nightly"),
+    "key_id": ("The id of a key.", {"type": "string"}, "5c14e38e9e47"),
     "operation_id": ("The id of an operation.", {"type": "string"}, _UUID),
 }
 DESCRIPTION: Final = """\

@@ -42,6 +42,7 @@ SECTIONS: Final = {
     "operations": ("operations",),
     "workers": ("workers",),
     "schedules": ("schedules",),
+    "access": ("keys", "users", "roles", "namespaces", "sessions", "me"),
     "broker": (),
 }
 
@@ -252,11 +253,6 @@ COMPOSED: Final = (
     ),
     Route(
         *("DELETE", "/api/v1/sessions/current", "delete_session", "Sign out", sign_in.end_session),
-        errors=("not_authenticated",),
-    ),
-    Route(
-        *("GET", "/api/v1/me", "get_me", "Who asks, and what they may do", sign_in.me),
-        result=sign_in.PrincipalView,
         errors=("not_authenticated",),
     ),
     Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),

@@ -1,4 +1,4 @@
-"""Browsers that sign in, and who is signed in: `POST /sessions`, `DELETE /sessions/current`, `GET /me`."""
+"""Browsers that sign in and out: `POST /sessions`, `DELETE /sessions/current`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,6 @@ class SessionView(Struct, kw_only=True):
     expires_at: models.Instant
     tab_secret: str
     tab_header: str = TAB_HEADER
-
-
-class PrincipalView(Struct, kw_only=True):
-    """Who asks, and what they may do."""
-
-    name: str
-    namespace: str
-    grants: list[str]
 
 
 async def begin_session(request: RequestParts) -> Any:
@@ -85,14 +77,6 @@ async def end_session(request: RequestParts) -> Any:
     tab_secret = request.headers.get(TAB_HEADER.lower(), "")
     sign_in.sessions.end(sign_in.sessions.find(cookies, tab_secret, is_secure=cookie.is_secure))
     return WithHeaders(None, {"set-cookie": cookie.clear()})
-
-
-async def me(request: RequestParts) -> Any:
-    """GET /api/v1/me."""
-    principal = request.client.principal
-    return PrincipalView(
-        name=principal.name, namespace=principal.namespace, grants=[str(grant) for grant in principal.grants]
-    )
 
 
 def _sign_in(request: RequestParts) -> SignIn:

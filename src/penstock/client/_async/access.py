@@ -1,0 +1,102 @@
+"""Who may do what in an open system: keys, users, roles and namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import operations as ops
+from penstock.client.session import AsyncSession
+from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, RoleView, UserView
+from penstock.operations.access import KEEP_SECONDS_DEFAULT, quotas_of
+
+
+class Access:
+    """Keys, users, roles and namespaces. All but `me` needs the grant `operate:*`."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def me(self) -> PrincipalView:
+        """Who this client is, and what it may do."""
+        return await self._session.execute(ops.Me())
+
+    # keys
+
+    async def create_key(
+        self,
+        name: str,
+        grants: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        expires_seconds: float | None = None,
+        certificates: Sequence[str] | None = None,
+    ) -> NewKey:
+        """Create an API key of a principal, which is created with these grants if it does not exist.
+
+        Returns the key, which is shown this once. Leave `grants` out to give a principal another key.
+        """
+        return await self._session.execute(ops.CreateKey(name, grants, namespace, expires_seconds, certificates))
+
+    async def keys(self) -> list[ApiKeyView]:
+        """All keys, oldest first, without their secrets."""
+        return await self._session.execute(ops.ListKeys())
+
+    async def rotate_key(
+        self, id: str, *, keep_seconds: float = KEEP_SECONDS_DEFAULT, expires_seconds: float | None = None
+    ) -> NewKey:
+        """Create a key in place of another, which still counts for `keep_seconds`."""
+        return await self._session.execute(ops.RotateKey(id, keep_seconds, expires_seconds))
+
+    async def revoke_key(self, id: str) -> None:
+        """End a key now; connections that were made with it are closed."""
+        await self._session.execute(ops.RevokeKey(id))
+
+    # users
+
+    async def set_user(
+        self,
+        name: str,
+        *,
+        grants: Sequence[str] | None = None,
+        password: str | None = None,
+        certificates: Sequence[str] | None = None,
+        namespace: str | None = None,
+    ) -> UserView:
+        """Create a user, or change what is given; a new one needs grants. An empty password removes it."""
+        return await self._session.execute(ops.SetUser(name, grants, password, certificates, namespace))
+
+    async def users(self) -> list[UserView]:
+        """All users and other principals."""
+        return await self._session.execute(ops.ListUsers())
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user with its keys; its connections are closed."""
+        await self._session.execute(ops.DeleteUser(name))
+
+    # roles
+
+    async def set_role(self, name: str, grants: Sequence[str]) -> RoleView:
+        """Create a role, or change it; whoever has it has the new grants at once."""
+        return await self._session.execute(ops.SetRole(name, grants))
+
+    async def roles(self) -> list[RoleView]:
+        """All roles, the built-in ones first."""
+        return await self._session.execute(ops.ListRoles())
+
+    async def delete_role(self, name: str) -> None:
+        """Delete a role that nobody has."""
+        await self._session.execute(ops.DeleteRole(name))
+
+    # namespaces
+
+    async def set_namespace(self, name: str, **quotas: float | None) -> NamespaceView:
+        """Declare a namespace, or replace its quotas (docs/security.md); one that is left out is no limit."""
+        return await self._session.execute(ops.SetNamespace(name, quotas_of(quotas)))
+
+    async def namespaces(self) -> list[NamespaceView]:
+        """All namespaces."""
+        return await self._session.execute(ops.ListNamespaces())
+
+    async def delete_namespace(self, name: str) -> None:
+        """Delete a namespace that nobody belongs to; its queues stay."""
+        await self._session.execute(ops.DeleteNamespace(name))

@@ -1,0 +1,103 @@
+# Generated from penstock/client/_async/access.py by `make generate`. Do not edit.
+"""Who may do what in an open system: keys, users, roles and namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import operations as ops
+from penstock.client.session import Session
+from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, RoleView, UserView
+from penstock.operations.access import KEEP_SECONDS_DEFAULT, quotas_of
+
+
+class Access:
+    """Keys, users, roles and namespaces. All but `me` needs the grant `operate:*`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def me(self) -> PrincipalView:
+        """Who this client is, and what it may do."""
+        return self._session.execute(ops.Me())
+
+    # keys
+
+    def create_key(
+        self,
+        name: str,
+        grants: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        expires_seconds: float | None = None,
+        certificates: Sequence[str] | None = None,
+    ) -> NewKey:
+        """Create an API key of a principal, which is created with these grants if it does not exist.
+
+        Returns the key, which is shown this once. Leave `grants` out to give a principal another key.
+        """
+        return self._session.execute(ops.CreateKey(name, grants, namespace, expires_seconds, certificates))
+
+    def keys(self) -> list[ApiKeyView]:
+        """All keys, oldest first, without their secrets."""
+        return self._session.execute(ops.ListKeys())
+
+    def rotate_key(
+        self, id: str, *, keep_seconds: float = KEEP_SECONDS_DEFAULT, expires_seconds: float | None = None
+    ) -> NewKey:
+        """Create a key in place of another, which still counts for `keep_seconds`."""
+        return self._session.execute(ops.RotateKey(id, keep_seconds, expires_seconds))
+
+    def revoke_key(self, id: str) -> None:
+        """End a key now; connections that were made with it are closed."""
+        self._session.execute(ops.RevokeKey(id))
+
+    # users
+
+    def set_user(
+        self,
+        name: str,
+        *,
+        grants: Sequence[str] | None = None,
+        password: str | None = None,
+        certificates: Sequence[str] | None = None,
+        namespace: str | None = None,
+    ) -> UserView:
+        """Create a user, or change what is given; a new one needs grants. An empty password removes it."""
+        return self._session.execute(ops.SetUser(name, grants, password, certificates, namespace))
+
+    def users(self) -> list[UserView]:
+        """All users and other principals."""
+        return self._session.execute(ops.ListUsers())
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user with its keys; its connections are closed."""
+        self._session.execute(ops.DeleteUser(name))
+
+    # roles
+
+    def set_role(self, name: str, grants: Sequence[str]) -> RoleView:
+        """Create a role, or change it; whoever has it has the new grants at once."""
+        return self._session.execute(ops.SetRole(name, grants))
+
+    def roles(self) -> list[RoleView]:
+        """All roles, the built-in ones first."""
+        return self._session.execute(ops.ListRoles())
+
+    def delete_role(self, name: str) -> None:
+        """Delete a role that nobody has."""
+        self._session.execute(ops.DeleteRole(name))
+
+    # namespaces
+
+    def set_namespace(self, name: str, **quotas: float | None) -> NamespaceView:
+        """Declare a namespace, or replace its quotas (docs/security.md); one that is left out is no limit."""
+        return self._session.execute(ops.SetNamespace(name, quotas_of(quotas)))
+
+    def namespaces(self) -> list[NamespaceView]:
+        """All namespaces."""
+        return self._session.execute(ops.ListNamespaces())
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace that nobody belongs to; its queues stay."""
+        self._session.execute(ops.DeleteNamespace(name))

@@ -1,0 +1,81 @@
+"""Keys, users, roles and namespaces as they are shown, and the quotas of a namespace."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a namespace may use; None is no limit. Rates are per second."""
+
+    queues: int | None = None
+    groups: int | None = None
+    bytes: int | None = None
+    messages_rate: float | None = None
+    bytes_rate: float | None = None
+    connections: int | None = None
+    staged_bytes: int | None = None
+
+
+class ApiKeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key, without its secret. `name` is the principal whose key it is."""
+
+    id: str
+    name: str
+    namespace: str = ""
+    grants: list[str] = []
+    created_at: datetime
+    expires_at: datetime | None = None
+
+
+class NewKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that was just made. `key` is shown this once: only its digest is stored."""
+
+    id: str
+    name: str
+    key: str
+    namespace: str = ""
+    grants: list[str] = []
+    expires_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"NewKey(id={self.id!r}, name={self.name!r})"
+
+
+class UserView(msgspec.Struct, frozen=True, kw_only=True):
+    """A principal: a person, or a program, and how it proves who it is."""
+
+    name: str
+    namespace: str = ""
+    grants: list[str] = []
+    has_password: bool = False
+    certificates: list[str] = []  # names in client certificates that stand for it
+    keys: int = 0
+    created_at: datetime
+
+
+class RoleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A named list of grants."""
+
+    name: str
+    grants: list[str]
+    is_built_in: bool = False
+
+
+class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A namespace: all queues whose names begin with its prefix."""
+
+    name: str
+    prefix: str
+    quotas: Quotas = Quotas()
+    users: int = 0
+
+
+class PrincipalView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, and what they may do: their roles are spelt out as grants."""
+
+    name: str
+    namespace: str = ""
+    grants: list[str] = []
