@@ -15,7 +15,8 @@ from typing import Any
 from bench.fresh import ROOT
 from bench.measure import directory
 
-PORTS = ("--tcp-port=0", "--http-port=0", "--grpc-port=0")
+# The load speaks bare frames and requests, without logging in; `bench.security` measures what that costs.
+PORTS = ("--tcp-port=0", "--http-port=0", "--grpc-port=0", "--auth=off")
 
 
 class Running:

@@ -30,7 +30,7 @@ Push = Callable[[bytes], Awaitable[object]]
 
 def costs(scale: Scale) -> list[Row]:
     """Two brokers, one with TLS, measured in turns."""
-    with directory() as folder, broker() as plain, broker(*_options(folder)) as secure:
+    with directory() as folder, broker() as plain, broker(*tls_options(folder)) as secure:
         ca = str(folder / CA)
         rounds = 1 if scale.quick else ROUNDS
         pushes, connections = scale(100_000), scale(1_000)
@@ -59,7 +59,8 @@ def costs(scale: Scale) -> list[Row]:
     ]
 
 
-def _options(folder: Path) -> list[str]:
+def tls_options(folder: Path) -> list[str]:
+    """Flags of a broker with a certificate of its own, made in the folder with its authority."""
     maker = Maker(SystemClock())
     authority = maker.authority("Authority of a benchmark")
     certificate, key = maker.signed(authority, ["127.0.0.1"], 1)
