@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -231,6 +232,57 @@ def test_staged_files_are_encrypted_whoever_writes_them(tmp_path, monkeypatch):
         found = [delivery.payload for delivery in ps.queue("q").lease(200)]
         assert found == batch.payloads() * 2
     assert leaks(data) == []
+
+
+@pytest.mark.parametrize("damage", ["journal", "checkpoint"])
+def test_a_repair_keeps_what_is_encrypted_and_needs_the_keys(tmp_path, damage):
+    from penstock.clock import SystemClock
+    from penstock.repair import diagnose, repair
+    from penstock.verify import verify
+
+    encrypted_directory(tmp_path)
+    with opened(tmp_path) as ps:
+        session = inside(ps)
+        parent, child = (new_task_id(session.clock.now()) for _ in range(2))
+        held: dict[str, Any] = {"task_type": "mail", "queue": "q", "args": f'["{CANARY}"]'.encode()}
+        session.run(ops.SubmitTasks([TaskSubmission(task_id=parent, **held)]))
+        session.run(ops.SubmitTasks([TaskSubmission(task_id=child, depends_on=(parent,), **held)]))
+    with locked(tmp_path) as disk:
+        assert verify(disk, 0).problems == []
+    if damage == "journal":
+        (file,) = (tmp_path / "journal").glob("*.log")
+        frames = file.read_bytes().rstrip(b"\0")
+        middle = bytearray(file.read_bytes())
+        middle[len(frames) - 5] ^= 1  # of the last frame, which says that it was closed
+        file.write_bytes(middle)
+        (tmp_path / "high-water").unlink()
+    for part in (tmp_path / "checkpoints").glob("queue-*.part"):
+        part.write_bytes(b"damaged")
+    with locked(tmp_path) as disk:
+        assert not diagnose(disk, SystemClock().now()).is_sound
+        with pytest.raises(StorageError, match="no master key"):
+            repair(disk, diagnose(disk, SystemClock().now()), SystemClock(), random.Random(1))
+    with locked(tmp_path) as disk:
+        ring = encryption.KeyRing(disk, encryption.MasterKey(KEY), SystemClock())
+        found = diagnose(disk, SystemClock().now(), keys=ring)
+        repair(disk, found, SystemClock(), random.Random(1))
+    assert leaks(tmp_path) == []
+    with opened(tmp_path) as ps:
+        payloads = [delivery.payload for delivery in ps.queue("q").lease(10)]
+        assert payloads[:3] == [CANARY.encode()] * 3
+        assert len(payloads) == 4
+        assert CANARY.encode() in payloads[3]
+        assert inside(ps).shard.core.tasks.held
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[RealDisk]:
+    disk = RealDisk(path)
+    disk.lock()
+    try:
+        yield disk
+    finally:
+        disk.close()
 
 
 # keys that are missing, wrong, damaged, erased

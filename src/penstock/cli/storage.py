@@ -45,6 +45,7 @@ def doctor(
 
 def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
     """Look at a directory under its lock, and repair it if requested."""
+    from penstock.access.encryption import KeyRing, wrapper_of
     from penstock.repair import diagnose
     from penstock.repair import repair as repair_directory
     from penstock.storage.disk import ReadOnlyDisk, RealDisk
@@ -56,7 +57,9 @@ def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
     disk.lock()
     try:
         with output.progress("examining", is_shown=is_shown) as tell:
-            found = diagnose(disk, clock.now(), tell)
+            wrapper = wrapper_of() if repair else None
+            keys = None if wrapper is None else KeyRing(disk, wrapper, clock)
+            found = diagnose(disk, clock.now(), tell, keys)
         if repair and not found.is_sound:
             return repair_directory(disk, found, clock, random.Random())
         return found.report()

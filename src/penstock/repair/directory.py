@@ -25,17 +25,19 @@ from penstock.clock import Clock
 from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import run_of
-from penstock.delivery.entries import Settled, Span
+from penstock.delivery.entries import Settled, Span, is_encrypted
 from penstock.delivery.snapshot import encode_tasks, take_sinks, take_tasks
 from penstock.model import Outcome, to_datetime
 from penstock.repair.salvage import Loss, Salvaged, salvage
+from penstock.seals import DataKeys, Seals
 from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
 from penstock.shard.opening import close_on_disk, open_on_disk
+from penstock.shard.sealed_tasks import seal_tasks
 from penstock.shard.shard import Shard
 from penstock.storage import journal_files
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
-from penstock.storage.directory import DIRECTORIES, MARKER, write_marker
+from penstock.storage.directory import DIRECTORIES, FORMAT, FORMAT_ENCRYPTED, MARKER, write_marker
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import CheckpointCheck, Examination, Finding, Progress, SegmentCheck, examine
 from penstock.storage.frames import Header
@@ -43,6 +45,8 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.retention import rewrite
 from penstock.storage.schema import MESSAGES, Names
+from penstock.storage.sealed_frames import FrameSeals
+from penstock.storage.sealed_rows import RowSeals
 from penstock.storage.segments import SegmentStore
 
 
@@ -75,6 +79,7 @@ class Diagnosis(msgspec.Struct):
     directory: str
     examination: Examination
     salvaged: Salvaged
+    seals: Seals | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -105,10 +110,15 @@ class Diagnosis(msgspec.Struct):
         )
 
 
-def diagnose(disk: Disk, now: int, on_progress: Progress = lambda done, total: None) -> Diagnosis:
-    """Read everything; nothing is changed. The caller holds the directory."""
+def diagnose(
+    disk: Disk, now: int, on_progress: Progress = lambda done, total: None, keys: DataKeys | None = None
+) -> Diagnosis:
+    """Read everything; nothing is changed. The caller holds the directory. To repair encrypted queues takes `keys`."""
     examination = examine(disk, on_progress)
-    return Diagnosis(str(disk.root), examination, salvage(disk, examination, now))
+    seals = None if keys is None else Seals(keys, examination.shard_id)
+    if seals is not None:
+        examination.journal.unseal = FrameSeals(seals).open
+    return Diagnosis(str(disk.root), examination, salvage(disk, examination, now, seals), seals)
 
 
 QUARANTINE: Final = "damaged"
@@ -156,27 +166,29 @@ def repair(
     journal_file_bytes: int = limits.journal_file_bytes,
 ) -> Report:
     """Repair what a diagnosis has found. The caller holds the directory; it is released when this returns."""
-    examination, salvaged = diagnosis.examination, diagnosis.salvaged
+    examination, salvaged, seals = diagnosis.examination, diagnosis.salvaged, diagnosis.seals
+    if salvaged.core.encrypted and seals is None:
+        raise is_encrypted()
     quarantine = Quarantine(disk, clock.now())
     # First of all, so that what is lost is known even if this process dies.
     _write_report(quarantine, diagnosis.report())
     if not examination.marker_is_sound:
         quarantine.keep(MARKER)
-        write_marker(disk, examination.shard_id)
+        write_marker(disk, examination.shard_id, FORMAT_ENCRYPTED if salvaged.core.encrypted else FORMAT)
     for name in DIRECTORIES:
         disk.make_directory(name)
     _repair_segments(disk, examination.segments, quarantine)
     journal_is_sound = all(finding.harmless for finding in examination.journal.findings)
     if not journal_is_sound:
-        _seal_journal(disk, examination, salvaged)
+        _seal_journal(disk, examination, salvaged, seals)
     _sync_journal(disk, examination)
-    _write_checkpoint(disk, examination.checkpoint, salvaged, quarantine)
+    _write_checkpoint(disk, examination.checkpoint, salvaged, quarantine, seals)
     if not journal_is_sound:
         _restart_journal(disk, examination, salvaged, quarantine, journal_file_bytes)
     report = diagnosis.report(kept_in=quarantine.folder)
     _write_report(quarantine, report)
     disk.close()
-    _reopen(disk, salvaged, clock, rng, journal_file_bytes)
+    _reopen(disk, salvaged, clock, rng, journal_file_bytes, None if seals is None else seals.keys)
     return report
 
 
@@ -217,14 +229,15 @@ def _replace(disk: Disk, manifest: Manifest, segments: SegmentCheck, name: str) 
     )
 
 
-def _seal_journal(disk: Disk, examination: Examination, salvaged: Salvaged) -> None:
+def _seal_journal(disk: Disk, examination: Examination, salvaged: Salvaged, seals: Seals | None) -> None:
     queues = salvaged.core.queues
     names = Names(
         {id: (queue.name, {p.id: p.name for p in queue.partitions}) for id, queue in queues.items()},
         {(id, group.id): group.name for id, queue in queues.items() for group in queue.groups.values()},
     )
     starts = {(id, p.id): p.start for id, queue in queues.items() for p in queue.partitions}
-    SegmentStore(disk).seal(
+    row_seals = None if seals is None else RowSeals(seals, salvaged.core.encrypted)
+    SegmentStore(disk, row_seals=row_seals).seal(
         examination.journal.replay(), salvaged.end_sequence, names, lambda queue, number: starts.get((queue, number), 0)
     )
 
@@ -237,14 +250,16 @@ def _sync_journal(disk: Disk, examination: Examination) -> None:
         file.close()
 
 
-def _write_checkpoint(disk: Disk, check: CheckpointCheck, salvaged: Salvaged, quarantine: Quarantine) -> None:
+def _write_checkpoint(
+    disk: Disk, check: CheckpointCheck, salvaged: Salvaged, quarantine: Quarantine, seals: Seals | None
+) -> None:
     for name in check.damaged_files:
         if disk.exists(name):
             quarantine.move(name)
-    CheckpointStore(disk).save(salvaged.end_sequence - 1, _parts(salvaged.core))
+    CheckpointStore(disk).save(salvaged.end_sequence - 1, _parts(salvaged.core, seals))
 
 
-def _parts(core: DeliveryState) -> dict[str, bytes]:
+def _parts(core: DeliveryState, seals: Seals | None) -> dict[str, bytes]:
     parts: dict[str, bytes] = {}
     spares = []
     for queue in core.queues.values():
@@ -264,7 +279,11 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
     if core.sinks.known:
         parts[SINKS_PART] = snapshot.encode_part(take_sinks(core.sinks, core.sequence))
     if core.tasks:
-        parts[TASKS_PART] = encode_tasks(take_tasks(core.tasks, core.sequence))
+        taken = take_tasks(core.tasks, core.sequence)
+        if seals is not None:
+            numbers = {name: queue.id for name, queue in core.by_name.items()}
+            taken = seal_tasks(taken, seals, core.encrypted, numbers.get)
+        parts[TASKS_PART] = encode_tasks(taken)
     return parts | {SHARD_PART: snapshot.encode_part(snapshot.ShardPart(core.queue_id_next, spares))}
 
 
@@ -286,8 +305,10 @@ def _restart_journal(
     disk.sync_directory(journal_files.DIRECTORY)
 
 
-def _reopen(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int) -> None:
-    shard, keeper = open_on_disk(disk, clock, rng, journal_file_bytes=file_bytes)
+def _reopen(
+    disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int, keys: DataKeys | None
+) -> None:
+    shard, keeper = open_on_disk(disk, clock, rng, journal_file_bytes=file_bytes, open_keys=lambda disk, shard_id: keys)
     with shard.lock:
         shard.check()
         for loss in salvaged.losses:

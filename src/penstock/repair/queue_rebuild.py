@@ -28,12 +28,14 @@ from penstock.delivery.snapshot import QueuePart, restore
 from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
+from penstock.seals import Seals
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import JournalCheck
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
+from penstock.storage.sealed_rows import RowSeals
 
 # Where a partition without a single message left begins: beyond any offset that it can have used.
 UNKNOWN_END: Final = 1 << 48
@@ -79,12 +81,18 @@ class History:
     """What segments and the journal say about queues."""
 
     def __init__(
-        self, disk: Disk, manifest: Manifest, journal: JournalCheck, spares: dict[int, QueuePart], now: int
+        self,
+        disk: Disk,
+        manifest: Manifest,
+        journal: JournalCheck,
+        spares: dict[int, QueuePart],
+        now: int,
+        seals: Seals | None = None,
     ) -> None:
         self.manifest = manifest
         self.spares = spares
         self.now = now
-        self._reader = SegmentReader(disk)
+        self._reader = SegmentReader(disk, row_seals=None if seals is None else RowSeals(seals))
         self._journal = journal
 
     @property
@@ -100,7 +108,8 @@ class History:
         """Some columns of the rows of an extent; no rows when they cannot be read."""
         file = self.manifest.files[extent.file]
         try:
-            return self._reader.read(file, extent.row_group, columns).slice(extent.row, extent.count)
+            read = self._reader.stored if self._reader.row_seals is None else self._reader.read
+            return read(file, extent.row_group, columns).slice(extent.row, extent.count)
         except (Damaged, FileNotFoundError):
             return SCHEMAS[MESSAGES].empty_table().select(columns)
 

@@ -48,6 +48,7 @@ from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, QueueOptions, check_name, queue_options_decode
 from penstock.repair.queue_rebuild import History, rebuild_dedup, rebuild_queue
+from penstock.seals import Seals
 from penstock.shard.checkpoints import (
     DEDUP_PART,
     PRODUCERS_PART,
@@ -261,16 +262,17 @@ class Salvaged(msgspec.Struct):
     end_sequence: int
 
 
-def salvage(disk: Disk, examination: Examination, now: int) -> Salvaged:
-    """Put together what an examination has found to be sound."""
-    return _Salvage(disk, examination, now).run()
+def salvage(disk: Disk, examination: Examination, now: int, seals: Seals | None = None) -> Salvaged:
+    """Put together what an examination has found to be sound. `seals` open what is encrypted."""
+    return _Salvage(disk, examination, now, seals).run()
 
 
 class _Salvage:
-    def __init__(self, disk: Disk, examination: Examination, now: int) -> None:
+    def __init__(self, disk: Disk, examination: Examination, now: int, seals: Seals | None) -> None:
         self._examination = examination
         self._manifest = examination.segments.readable
-        self._history = History(disk, examination.segments.manifest, examination.journal, self._spares(), now)
+        manifest, journal = examination.segments.manifest, examination.journal
+        self._history = History(disk, manifest, journal, self._spares(), now, seals)
         self._core = DeliveryState(now)
         self._core.replaying = True
         self._filler = GapFiller(self._core, now)

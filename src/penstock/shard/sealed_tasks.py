@@ -23,11 +23,13 @@ def seal_tasks(taken: Taken, seals: Seals, encrypted: AbstractSet[int], queue_of
     """What a checkpoint stores, with what belongs to encrypted queues sealed."""
 
     def sealed(task: Task) -> Task:
-        if task.queue not in encrypted:
+        if task.queue not in encrypted or is_sealed(task.batch):  # a repair has not opened those of a checkpoint
             return task
         return msgspec.structs.replace(task, batch=seals.seal(task.queue, task.batch, HELD + task.task_id))
 
     def sealed_schedule(name: str, schedule: Schedule) -> Schedule:
+        if is_sealed(schedule.spec):
+            return schedule
         queue = queue_of(schedule_queue(schedule.spec))
         if queue is None or queue not in encrypted:
             return schedule

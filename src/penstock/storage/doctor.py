@@ -27,6 +27,7 @@ from penstock.storage.journal_files import RESERVE, Mark, read_mark
 from penstock.storage.manifest import DIRECTORIES, Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENT_TIMES, EVENTS, TASKS
+from penstock.storage.sealed_frames import shell_frame
 from penstock.storage.segment_audit import RebuiltManifest, rebuild_manifest
 from penstock.units import plural
 
@@ -70,6 +71,7 @@ class JournalCheck(msgspec.Struct):
     holes: list[Hole] = []
     end_is_lost: bool = False  # there may have been more frames, and nobody knows how many
     findings: list[Finding] = []
+    unseal: Callable[[memoryview], memoryview] = shell_frame  # without keys, what is in clear of encrypted queues
 
     @property
     def end_sequence(self) -> int:
@@ -84,7 +86,7 @@ class JournalCheck(msgspec.Struct):
     def replay(self, after: int = 0) -> Iterator[tuple[int, memoryview]]:
         """(sequence, entries) of every sound frame over `after`."""
         for stretch in self.stretches:
-            yield from stretch.frames(after)
+            yield from ((sequence, self.unseal(frame)) for sequence, frame in stretch.frames(after))
 
 
 def read_headers(disk: Disk) -> dict[int, Header | None]:
