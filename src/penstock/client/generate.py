@@ -27,6 +27,8 @@ REPLACEMENTS: Final = (
     (r"\bAsyncGenerator\[(\w+)\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"\bAsyncIterator\b", "Iterator"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\bAwaitable, ", ""),
     (r"\bAsync(Session|Pipeline|\w+Calls)\b", r"\1"),
     (r"\bpenstock\.(\w+)\._async\b", r"penstock.\1._sync"),
     (r"\bopen_async_session\b", "open_session"),

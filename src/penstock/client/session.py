@@ -7,101 +7,20 @@ them; `AsyncSession` belongs to one event loop. Both have the same methods.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from penstock.batch import Batch
-from penstock.clock import Clock
-from penstock.model import Durability, MessageId, Receipt
-from penstock.operations import Operation
-from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
-from penstock.requests import Operation as Step
+from penstock.client._async.session import AsyncPipeline, AsyncSessionCalls
+from penstock.client._sync.session import Pipeline, SessionCalls
 
-R = TypeVar("R")
+__all__ = ["AsyncPipeline", "AsyncSession", "Pipeline", "Session"]
 
 
-class Pipeline(Protocol):
-    """Settles that are not waited for one by one; they may overtake each other. A lost lease is no error here."""
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    def confirm(self) -> None:
-        """Return when all of them are durable; raises what went wrong."""
-
-
-class Session(Protocol):
+class Session(SessionCalls, Protocol):
     """For the blocking face."""
 
-    clock: Clock
 
-    def close(self) -> None: ...
-
-    def execute(self, operation: Operation[R]) -> R: ...
-
-    def push_bytes(self, queue: str, payload: bytes) -> MessageId:
-        """Push one message with no options at all."""
-
-    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
-        """Push a batch of one message."""
-
-    def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> PushReply: ...
-
-    def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply: ...
-
-    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]: ...
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    def settle_lease(self, nonce: int, how: Settling) -> None: ...
-
-    def extend(self, nonce: int, seconds: float) -> int: ...
-
-    def pipeline(self) -> Pipeline: ...
-
-    def transact(self, operations: Sequence[Step]) -> list[list[MessageId]]: ...
-
-
-class AsyncPipeline(Protocol):
-    """Settles that are not waited for one by one; creating one awaits nothing, since the loop may be about to close."""
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    async def confirm(self) -> None: ...
-
-
-class AsyncSession(Protocol):
+class AsyncSession(AsyncSessionCalls, Protocol):
     """For the asyncio face."""
-
-    clock: Clock
 
     async def start(self) -> None:
         """Connect, or raise."""
-
-    async def close(self) -> None: ...
-
-    async def execute(self, operation: Operation[R]) -> R: ...
-
-    def push_bytes(self, queue: str, payload: bytes) -> Awaitable[MessageId]: ...
-
-    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId: ...
-
-    async def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> PushReply: ...
-
-    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply: ...
-
-    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]: ...
-
-    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    async def settle_lease(self, nonce: int, how: Settling) -> None: ...
-
-    async def extend(self, nonce: int, seconds: float) -> int: ...
-
-    def pipeline(self) -> AsyncPipeline: ...
-
-    async def transact(self, operations: Sequence[Step]) -> list[list[MessageId]]: ...

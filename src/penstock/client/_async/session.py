@@ -1,0 +1,62 @@
+"""What the client's faces need of a session; its rules are those of `penstock.client.session`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, TypeVar
+
+from penstock.batch import Batch
+from penstock.clock import Clock
+from penstock.model import Durability, MessageId, Receipt
+from penstock.operations import Operation
+from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.requests import Operation as Step
+
+R = TypeVar("R")
+
+
+class AsyncPipeline(Protocol):
+    """Settles that are not waited for one by one; they may overtake each other. A lost lease is no error here.
+
+    Creating one waits for nothing: an event loop may be about to close.
+    """
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
+
+    async def confirm(self) -> None:
+        """Return when all of them are durable; raises what went wrong."""
+
+
+class AsyncSessionCalls(Protocol):
+    """What a session can be asked."""
+
+    clock: Clock
+
+    async def close(self) -> None: ...
+
+    async def execute(self, operation: Operation[R]) -> R: ...
+
+    def push_bytes(self, queue: str, payload: bytes) -> Awaitable[MessageId]:
+        """Push one message with no options at all."""
+
+    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
+        """Push a batch of one message."""
+
+    async def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> PushReply: ...
+
+    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply: ...
+
+    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]: ...
+
+    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
+
+    async def settle_lease(self, nonce: int, how: Settling) -> None: ...
+
+    async def extend(self, nonce: int, seconds: float) -> int: ...
+
+    def pipeline(self) -> AsyncPipeline: ...
+
+    async def transact(self, operations: Sequence[Step]) -> list[list[MessageId]]: ...
