@@ -226,7 +226,7 @@ class LeaseLost(StateError):
 
 
 class QueueFull(StateError):
-    """The queue holds `max_length` unsettled messages and refuses new ones."""
+    """The queue holds `max_length` unsettled messages and refuses new ones, or its namespace is at a quota."""
 
     code = "queue_full"
     hint_default = "wait for consumers, raise max_length, or set overflow='drop_oldest'"

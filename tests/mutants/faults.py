@@ -473,6 +473,39 @@ FAULTS: Final = (
         "",
         ("tests/broker/test_audit.py",),
     ),
+    # Namespaces.
+    Fault(
+        "frames-not-admitted",
+        "no frame asks whether its namespace allows it",
+        "shard/engine.py",
+        "            self.core.namespaces.admit(self.core, entries)  # may refuse too\n",
+        "            pass\n",
+        ("tests/access/test_namespaces.py",),
+    ),
+    Fault(
+        "trimmed-bytes-kept",
+        "what retention removes stays on the account of its namespace",
+        "delivery/core.py",
+        "                queue.count_bytes(-queue.partitions[number].stored_bytes(start))\n",
+        "                pass\n",
+        ("tests/access/test_namespaces.py",),
+    ),
+    Fault(
+        "dead-letters-over-quota",
+        "a full namespace refuses dead letters, and with them settling",
+        "delivery/namespaces.py",
+        "        return None if queue.is_dlq else queue.namespace\n",
+        "        return queue.namespace\n",
+        ("tests/access/test_namespaces.py",),
+    ),
+    Fault(
+        "rates-for-free",
+        "what is admitted takes nothing from the buckets of its namespace",
+        "delivery/namespaces.py",
+        "                namespace.take(demand)\n",
+        "                pass\n",
+        ("tests/access/test_namespaces.py",),
+    ),
     # Spark.
     Fault(
         "payloads-judged-together",

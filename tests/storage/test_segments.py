@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +235,20 @@ def test_what_is_sealed_is_there_after_reopening(disk, store):
     assert sealed_payloads(again) == sealed_payloads(store)
 
 
-def test_payload_bytes_are_counted_by_queue(store, frames):
+def test_bytes_of_payloads_and_of_what_comes_with_them_are_counted_by_queue(store, frames):
     sizes = {queue: 0 for queue, _ in frames.accepted}
-    for (queue, _), payloads in frames.accepted.items():
+    for (queue, partition), payloads in frames.accepted.items():
         sizes[queue] += sum(map(len, payloads))
+        for extent in store.of_partition(queue, partition):
+            batch = store.load(extent)
+            for row in range(extent.row, extent.row + extent.count):
+                texts = [
+                    batch.key(row),
+                    batch.dedup_key(row),
+                    batch.trace(row),
+                    *chain(*(batch.headers(row) or {}).items()),
+                ]
+                sizes[queue] += sum(len(text.encode()) for text in texts if text is not None)
 
     stored = {queue: sum(extent.bytes for extent in store.extents if extent.queue == queue) for queue in sizes}
     assert stored == sizes

@@ -108,6 +108,12 @@ def flags_of(data: Buffer) -> int:
     return int.from_bytes(data[4:8], "little")
 
 
+def plain_bytes(data: Buffer) -> tuple[int, int]:
+    """The bytes of a batch as if it were not compressed, and the number of its messages."""
+    _, _, count, payload_bytes, blob_bytes = SHAPE.unpack_from(data)
+    return len(data) - blob_bytes + payload_bytes, count
+
+
 def column_positions(data: Buffer, count: int, flags: int) -> dict[int, int]:
     """The position of each column that is present, by its bit.
 

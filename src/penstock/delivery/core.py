@@ -26,6 +26,7 @@ from penstock.delivery.entries import FOREVER, Entry, Int64s, Span
 from penstock.delivery.group import BIT, DEFAULT, Group, Lease
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.membership import Rosters
+from penstock.delivery.namespaces import Namespaces
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.producers import Producers
 from penstock.delivery.progress import Progress
@@ -58,6 +59,7 @@ class DeliveryState:
         self.sinks = Sinks()
         self.tasks = Tasks()
         self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored, deleted ones too
+        self.namespaces: Namespaces | None = None  # None: none are declared
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
@@ -86,8 +88,8 @@ class DeliveryState:
             entry.AttemptsLost: self._attempts_lost,
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
             entry.TasksPurged: self._tasks_purged,
-            entry.TaskHeld: lambda held: self.tasks.hold(held, self.sequence),
-            entry.TaskFreed: lambda freed: self.tasks.free(freed, self.sequence),
+            entry.TaskHeld: self._task_held,
+            entry.TaskFreed: self._task_freed,
             entry.UniqueTaken: lambda taken: self.tasks.take_key(taken, self.sequence),
             entry.ScheduleSet: lambda change: self.tasks.schedules.set(change, self.sequence),
             entry.ScheduleFired: lambda fired: self.tasks.schedules.fire(fired, self.sequence),
@@ -165,6 +167,8 @@ class DeliveryState:
             else:
                 partition.append(extent)
                 self.arrive(queue, partition, extent)
+                if queue.namespace is not None:
+                    queue.count_bytes(extent.stored_bytes(first, first + count))
 
     def push_one(self, queue: Queue, data: bytes, flags: int, now: int, sequence: int) -> None:
         """Apply a push of one message to a queue with one partition; its time to live is for `expire_one`."""
@@ -282,6 +286,8 @@ class DeliveryState:
             queue = Queue(change.queue, change.name, options, change.at)
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
+            if self.namespaces is not None:
+                self.namespaces.add(queue)
         queue.set_options(options, change.at)
         if options.encryption:
             self.encrypted.add(queue.id)
@@ -303,6 +309,8 @@ class DeliveryState:
         if queue is None:
             return
         self.by_name.pop(queue.name, None)
+        if queue.namespace is not None:
+            queue.namespace.remove(queue)
         for group in queue.groups.values():
             for nonce in group.leases:
                 self.leases.pop(nonce, None)
@@ -333,6 +341,8 @@ class DeliveryState:
             waits = queue.options.max_wait_seconds is not None
             self.look_at = min(self.look_at, change.at + (WAIT_LOOK_EVERY if waits else GROUP_LOOK_EVERY))
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
+            if queue.namespace is not None:
+                queue.namespace.group_count += change.group != GROUP
             for partition in queue.partitions:
                 group.backlog += group.add_partition(partition, partition.start).unsettled()
         group.active_at = max(group.active_at, change.at)
@@ -369,6 +379,8 @@ class DeliveryState:
         if queue is None or group is None:
             return
         queue.group_ids.pop(group.name, None)
+        if queue.namespace is not None:
+            queue.namespace.group_count -= 1
         for nonce in group.leases:
             self.leases.pop(nonce, None)
 
@@ -377,9 +389,26 @@ class DeliveryState:
         if queue is None:
             return
         for number, start in trimmed.starts:
+            if queue.namespace is not None:
+                queue.count_bytes(-queue.partitions[number].stored_bytes(start))
             queue.partitions[number].trim(start)
             for group in queue.groups.values():
                 group.progress[number].forget_dead(start)
+
+    def _task_held(self, held: entry.TaskHeld) -> None:
+        self.tasks.hold(held, self.sequence)
+        self._count_held(held.queue, len(held.batch))
+
+    def _task_freed(self, freed: entry.TaskFreed) -> None:
+        held = self.tasks.held.get(freed.task_id)
+        self.tasks.free(freed, self.sequence)
+        if held is not None:
+            self._count_held(held.queue, -len(held.batch))
+
+    def _count_held(self, number: int, more: int) -> None:
+        queue = self.queues.get(number)
+        if queue is not None and queue.namespace is not None:
+            queue.count_bytes(more)
 
     # indexes
 

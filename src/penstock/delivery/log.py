@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, layout
-from penstock.batch.layout import DUE
+from penstock.batch.layout import DUE, plain_bytes
 from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
 from penstock.delivery.rate_limits import PushLimits
 from penstock.model import AUDIT_QUEUE, DEFAULT_GROUP, ContentType, QueueOptions
@@ -27,6 +27,7 @@ from penstock.model import AUDIT_QUEUE, DEFAULT_GROUP, ContentType, QueueOptions
 if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
     from penstock.delivery.group import Group
+    from penstock.delivery.namespaces import Namespace
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -146,6 +147,18 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         if batch is None:
             raise ColumnNotLoaded((self, "batch"))
         return batch, self.sealed.row + offset - self.first
+
+    def stored_bytes(self, start: int, end: int) -> int:
+        """Bytes of the messages of [start, end), as a share of the extent: parts that meet add up to the whole."""
+        first, count = self.first, self.end - self.first
+        start, end = max(start, first), min(end, self.end)
+        if self.sealed is not None:
+            size = int(self.sealed.bytes)
+        else:
+            assert self.source is not None
+            size, rows = plain_bytes(self.source.data if isinstance(self.source, Batch) else self.source)
+            size = size if rows == count else size * count // rows
+        return size if end - start == count else size * (end - first) // count - size * (start - first) // count
 
     def _column(self, name: str) -> Any:
         if self.columns is not None and name in self.columns:
@@ -276,6 +289,11 @@ class Partition:
         hashes = extent.key_hashes()
         return 0 if hashes is None else int(hashes[offset - extent.first])
 
+    def stored_bytes(self, below: int | None = None) -> int:
+        """Bytes of what is kept, or of what lies under an offset."""
+        end = self.end if below is None else min(below, self.end)
+        return sum(extent.stored_bytes(self.start, end) for extent in takewhile(lambda e: e.first < end, self.extents))
+
     def trim(self, start: int) -> None:
         """Retention: forget what lies wholly under `start`."""
         self.start = max(self.start, min(start, self.end))
@@ -292,6 +310,9 @@ class Partition:
         kept = bisect_left(self.extents, True, key=lambda extent: extent.sealed is None)  # those come last
         tail = [extent for extent in self.extents[kept:] if extent.sequence > sequence]
         later = [*(extent for extent in sealed if extent.end > self.start), *tail]
+        if self.queue.namespace is not None:
+            before = sum(extent.stored_bytes(self.start, self.end) for extent in self.extents[kept:])
+            self.queue.count_bytes(sum(extent.stored_bytes(self.start, self.end) for extent in later) - before)
         self.extents[kept:] = later
         self.firsts[kept:] = [extent.first for extent in later]
         self.sealed_end = max([self.sealed_end, *(extent.end for extent in sealed)])
@@ -324,6 +345,8 @@ class Queue:
     touched: int = 0  # last frame that changed it: a checkpoint rewrites what changed
     horizon: int = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
     near: int = 0  # how many of them
+    namespace: Namespace | None = None  # of those that are declared
+    stored_bytes: int = 0  # of its messages, and of tasks that wait for others; counted in a namespace only
     gated: bool = field(init=False)  # by time, beyond the delays of messages
     ttl_us: int = field(init=False)  # of messages that have none of their own; 0: none
     is_closed: bool = field(init=False)  # nobody outside may push to it
@@ -338,8 +361,22 @@ class Queue:
         self.push_limits = PushLimits.renewed(self.push_limits, options, now)
         self.gated = bool(options.window_seconds or options.delay_seconds)
         self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)
-        is_checked = options.max_length or self.push_limits is not None or options.encryption
+        self._set_plain()
+
+    def set_namespace(self, namespace: Namespace | None) -> None:
+        self.namespace = namespace
+        self._set_plain()
+
+    def _set_plain(self) -> None:
+        options = self.options
+        is_checked = options.max_length or self.push_limits is not None or options.encryption or self.namespace
         self.plain = options.partitions == 1 and not is_checked and not self.is_closed
+
+    def count_bytes(self, more: int) -> None:
+        """The messages of a queue in a namespace take more bytes now, or fewer."""
+        assert self.namespace is not None
+        self.stored_bytes += more
+        self.namespace.bytes += more
 
     @property
     def ordered(self) -> bool:

@@ -19,7 +19,7 @@ from penstock.access.encryption import KeyRing, has_live_keys, wrapper_of
 from penstock.access.store import AccessStore
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
-from penstock.delivery import admin
+from penstock.delivery import admin, namespaces
 from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
@@ -34,6 +34,7 @@ from penstock.model import (
     check_path,
     check_seconds,
 )
+from penstock.model_access import Quotas
 from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer
@@ -103,6 +104,7 @@ class Session:
         self.staging = Staging(self._disk)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)
         self.access.before_change = lambda what, target: self.audit.record_first()
+        self._keep_quotas()
         self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
@@ -124,6 +126,20 @@ class Session:
             self.keeper.before_removal = self.tasks.before_removal
             self.keeper.before_audit_removal = self.audit.before_removal
             self.keeper.identify_tasks = self.tasks.identify
+
+    def _keep_quotas(self) -> None:
+        self._quotas: dict[str, Quotas] = {}  # as declared to the shard
+        self._declare_namespaces()
+        self.access.on_change.append(self._declare_namespaces)
+
+    def _declare_namespaces(self) -> None:
+        """Quotas are those of the access store, from the moment that they change."""
+        with self.shard.lock:  # before the look: of two changes the later one counts
+            self.shard.check()
+            quotas = {name: record.quotas for name, record in self.access.document.namespaces.items()}
+            if quotas != self._quotas:
+                namespaces.declare(self.shard.core, quotas, self.clock.now())
+                self._quotas = quotas
 
     def _take_short_ways(self) -> None:
         """What is called most often goes straight to the shard."""

@@ -139,6 +139,8 @@ class Engine:
         The caller wakes whoever it concerns, and then clears `changing`; `changed` does both.
         """
         data, batch = self._encoded(entries)  # may refuse: nothing has changed yet
+        if self.core.namespaces is not None:
+            self.core.namespaces.admit(self.core, entries)  # may refuse too
         self.changing = True
         if chosen:
             settle_rules.close_chosen(self.core, chosen)
@@ -157,6 +159,8 @@ class Engine:
         """
         room = ROOM - sum(map(entry_bytes, entries))  # encodes them: what cannot be written is refused here
         entries, left = list(entries), FREED_MAX
+        if self.core.namespaces is not None:
+            self.core.namespaces.admit(self.core, entries)
         self.changing = True
         if chosen:
             settle_rules.close_chosen(self.core, chosen)
@@ -331,6 +335,8 @@ class Engine:
     def _fire_one(self, name: str, tick: task_pushes.Tick, now: int) -> None:
         try:
             entries = task_pushes.decide_tick(self.core, name, tick, now)
+            if self.core.namespaces is not None:
+                self.core.namespaces.check(self.core, entries)
         except PenstockError as error:
             logger.warning("schedule %r: its tick is passed over: %s", name, error)
             entries = task_pushes.skipped_tick(name, tick)

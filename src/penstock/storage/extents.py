@@ -28,7 +28,7 @@ class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
     row_group: int
     row: int  # of first_offset inside the row group
     flags: int  # batch columns that some row may have; the others need not be read
-    bytes: int  # payload bytes
+    bytes: int  # of payloads, keys, headers and the like
     due_last: int  # greatest available_at, 0 when no row has one
     expires_first: int  # least expires_at, 0 when no row has one
 

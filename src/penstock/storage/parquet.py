@@ -45,7 +45,7 @@ from penstock.storage.schema import (
     Names,
     table_of,
 )
-from penstock.storage.sealed_rows import CONTENT, DATA_KEY, RowSeals, needed, payload_lengths
+from penstock.storage.sealed_rows import CONTENT, DATA_KEY, RowSeals, needed
 
 COMPRESSION_LEVEL: Final = 1
 SAMPLE_ROWS: Final = 64
@@ -238,7 +238,7 @@ def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[
         groups,
         firsts - np.array([0, *ends])[groups],
         np.bitwise_or.reduceat(flags, firsts),
-        np.add.reduceat(np.asarray(payload_lengths(table).to_numpy(), np.int64), firsts),
+        np.add.reduceat(row_sizes(table), firsts),
         np.maximum.reduceat(_numbers(table, "available_at"), firsts),
         expires_at,
     ]
