@@ -69,7 +69,7 @@ LAYERS: dict[str, set[str]] = {
     "requests": BASE | {"batch"},
     "validation": BASE | {"batch", "requests"},
     "operations": BASE | {"batch", "requests", "replies", "validation"},
-    "access": BASE | {"replies", "operations", "storage.disk"},
+    "access": BASE | {"replies", "operations", "requests", "storage.disk"},
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},

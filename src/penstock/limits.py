@@ -21,6 +21,8 @@ attempts_max: Final = 65_535
 delay_seconds_max: Final = 100 * 366 * 86_400
 instant_us_max: Final = 253_402_300_799_999_999  # the last µs of the year 9999, which a datetime can still hold
 name_length_max: Final = 128
+masked_fields_max: Final = 100
+masked_field_length_max: Final = 256
 
 # One batch, one frame, one journal file.
 batch_messages_max: Final = 1_000_000

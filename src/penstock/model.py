@@ -193,6 +193,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_until_archived: bool = False
     group_expiry_seconds: float = limits.group_expiry_seconds_default
     encryption: bool = False
+    masked_fields: tuple[str, ...] = ()
 
     def is_singly(self) -> bool:
         """Whether a consumer should take one message at a time: more in hand would hold others up or cost attempts."""
@@ -257,7 +258,19 @@ def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = 
             raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
     if options.partitions != "named" and not 1 <= options.partitions <= limits.partitions_max:
         raise InvalidField(f"partitions: {options.partitions!r} is outside 1 to {limits.partitions_max}, or 'named'")
+    _check_masked_fields(options.masked_fields)
     return options
+
+
+def _check_masked_fields(fields: tuple[str, ...]) -> None:
+    if len(fields) > limits.masked_fields_max:
+        raise InvalidField(f"masked_fields: {len(fields)} fields are over the limit of {limits.masked_fields_max}")
+    for path in fields:
+        if not all(path.split(".")) or len(path) > limits.masked_field_length_max:
+            raise InvalidField(
+                f"masked_fields: {shown(path)} is not a path into JSON",
+                hint="names, positions and * joined by dots, such as card.number or customer.*.email",
+            )
 
 
 def _check_limits(options: QueueOptions) -> None:

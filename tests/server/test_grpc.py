@@ -436,6 +436,6 @@ async def test_whoever_may_not_is_refused():
         denied = ("PERMISSION_DENIED", "not_authorised")
 
         assert await refused(stub.Push(pb.PushRequest(queue="q", payloads=[b"a"]))) == denied
-        assert await refused(stub.ListQueues(pb.ListQueuesRequest())) == denied
+        assert await refused(stub.GetStats(pb.GetStatsRequest(queue="q"))) == denied
         assert await refused(stub.Consume(pb.StreamOpen(queue="q")).read()) == denied
         assert await refused(stub.WatchEvents(pb.WatchEventsRequest()).read()) == denied

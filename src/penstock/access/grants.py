@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.errors import InvalidField, NotAuthorised
 from penstock.model import RESERVED_PREFIX, check_name, suggestion
-from penstock.operations.base import Action
+from penstock.operations.base import SOME_QUEUE, Action
 
 DEAD_LETTER_SUFFIX: Final = ".dlq"
 EVERY_QUEUE: Final = "*"
@@ -50,8 +50,10 @@ class Grant(msgspec.Struct, frozen=True, order=True):
         return f"{self.action}:{self.pattern}"
 
     def matches(self, queue: str) -> bool:
-        """Whether the pattern includes this queue; `BROKER` is included by `*` alone."""
+        """Whether the pattern includes this queue; `BROKER` is included by `*` alone, `SOME_QUEUE` by all."""
         pattern = self.pattern
+        if queue == SOME_QUEUE:
+            return True
         if queue.startswith(RESERVED_PREFIX) and not pattern.startswith(RESERVED_PREFIX):
             return False
         if pattern.endswith("*"):
@@ -91,6 +93,14 @@ class Principal:
         self._answers[action, queue] = allowed
         return allowed
 
+    def patterns(self, action: Action) -> frozenset[str]:
+        """The patterns of queues on which this is allowed: who has the same sees the same."""
+        return frozenset(grant.pattern for grant in self.grants if grant.action is action)
+
+    def may_everywhere(self, action: Action) -> bool:
+        """Whether this is allowed on every queue there is or will be."""
+        return self.may(action, BROKER) and self.may(action, RESERVED_PREFIX)
+
     def require(self, action: Action, queue: str) -> None:
         """Raise `NotAuthorised` unless this is allowed."""
         if not self.may(action, queue):
@@ -122,9 +132,19 @@ def denial(principal: Principal, action: Action, queue: str) -> NotAuthorised:
     """The error for who may not do this: it names the missing grant."""
     if queue == BROKER:
         what, grant = f"{action} on the broker", f"{action}:*"
+    elif queue == SOME_QUEUE:
+        what, grant = f"{action} on any queue", f"{action}:<queue>"
     else:
         what, grant = f"{action} on queue {queue!r}", f"{action}:{queue}"
     return NotAuthorised(f"{principal.name!r} may not {what}", hint=f"ask an owner for the grant {grant}")
+
+
+def hidden(principal: Principal, action: Action, what: str) -> NotAuthorised:
+    """The error for something that has an id: the same whether it is out of sight or does not exist."""
+    return NotAuthorised(
+        f"{principal.name!r} may not {action} {what}",
+        hint="it does not exist, or it is in a queue for which a grant is missing",
+    )
 
 
 # From text.

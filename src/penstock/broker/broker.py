@@ -23,6 +23,7 @@ from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
 from penstock.broker.audit import Audit
+from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.leases import Pending, Stream, StreamRequest
@@ -37,6 +38,7 @@ from penstock.errors import PenstockError
 from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
 from penstock.operations import Action, Me, Operation
+from penstock.operations.base import SOME_QUEUE
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
 from penstock.requests import Operation as Step
@@ -72,8 +74,9 @@ class Broker:
         self.streams: set[Stream] = set()
         self.waits: set[Wait] = set()  # for tasks, and for news
         self.audit = Audit(self)
+        self.authorisation = Authorisation(self)
         self.tasks = Tasks(self)
-        self.events = Events(session, self.confirmer)
+        self.events = Events(session, self.confirmer, self.authorisation.task)
         self.is_draining = False
         self.notices: list[Callable[[], Iterable[str]]] = []  # what else readyz has to say
         self.unread = Unread()
@@ -185,13 +188,12 @@ class Broker:
         topics: Collection[Topic] = QUEUES,
         filter: TasksWanted = ALL_TASKS,
     ) -> Listener:
-        """Live events of some queues, or of all; raises when they may not be heard."""
-        action = Action.READ if "tasks" in topics else Action.MONITOR
-        for queue in ("",) if queues is None else queues:
-            refused = self.refused(client, action, queue)
-            if refused is not None:
-                raise refused
-        return self.events.listen(queues, interval_seconds, wake, topics, filter)
+        """Live events of some queues, or of all that may be seen; raises when they may not be heard."""
+        for topic in sorted(topics):
+            action = Action.READ if topic == "tasks" else Action.MONITOR
+            for queue in (SOME_QUEUE,) if queues is None else queues:
+                raised(self.refused(client, action, queue))
+        return self.events.listen(queues, interval_seconds, wake, topics, filter, client.principal)
 
     def measure_lease(self, reply: LeaseReply, started: int) -> None:
         """Count what was handed out."""
@@ -259,17 +261,14 @@ class Broker:
         if special is not None:
             result: R = await special(self.tasks, client, operation)
             return result
-        spec = operation.spec
-        only_looks = spec.action in (Action.READ, Action.MONITOR, Action.EXPORT)
-        queues = tuple(operation.queues())
-        for queue in queues:
-            raised(self.refused(client, spec.action, queue, even_draining=only_looks))
+        self.authorisation.require(client, operation)
         self.flush()
-        with self.counting(min(queues, default="")), self.audit.counting(client, operation):
+        with self.counting(min(operation.queues(), default="")), self.audit.counting(client, operation):
             caller = self.audit.caller(client)
             reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity, caller)
         await self.confirmer.confirmed(ticket)
-        if spec.result == list[Message]:
+        reply = self.authorisation.visible(client, operation, reply)
+        if operation.spec.result == list[Message]:
             return cast(R, fitting(cast("list[Message]", reply)))
         return reply
 

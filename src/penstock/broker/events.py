@@ -18,6 +18,7 @@ import msgspec
 
 from penstock import limits
 from penstock import operations as ops
+from penstock.access.grants import LOCAL, Principal
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.delivery import entries
 from penstock.embedded.session import Session
@@ -25,8 +26,11 @@ from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.journal.commit import Confirmer
 from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, to_datetime
 from penstock.model_tasks import TaskView, WorkerView
+from penstock.operations.base import Action
+from penstock.operations.tasks import visible_worker
 
 CHANGES_MAX: Final = 1_000  # that wait for one listener
+Shown = Callable[[Principal, TaskView], TaskView]  # a task as somebody may see it
 
 Topic = Literal["queues", "tasks", "workers"]
 QUEUES: Final[frozenset[Topic]] = frozenset({"queues"})
@@ -110,7 +114,9 @@ class Listener:
         wake: Callable[[], None],
         topics: Collection[Topic] = QUEUES,
         filter: TasksWanted = ALL_TASKS,
+        principal: Principal = LOCAL,
     ) -> None:
+        self.principal = principal  # its grants are asked for each event: they may change while it listens
         self.queues = queues
         self.topics = frozenset(topics)
         self.wanted = filter
@@ -154,11 +160,12 @@ class Listener:
             self.is_ready = True
             self._on_ready()
 
-    def wants(self, queue: str) -> bool:
-        return self.queues is None or queue in self.queues
+    def wants(self, queue: str, action: Action = Action.MONITOR) -> bool:
+        """Whether it wants events of a queue, and may see them."""
+        return (self.queues is None or queue in self.queues) and self.principal.may(action, queue)
 
     def wants_task(self, task: TaskView) -> bool:
-        return self.wants(task.queue) and self.wanted.fits(task)
+        return self.wants(task.queue, Action.READ) and self.wanted.fits(task)
 
     def offer_counters(self, count: Counted) -> None:
         """Counters, unless nothing has changed since the last; all of them to one that has not taken those before."""
@@ -189,8 +196,9 @@ PROGRESS_BYTES_MAX: Final = limits.error_bytes_max
 class TaskEvents:
     """Sends changes of tasks and workers to listeners. For the event loop of a broker only."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, shown: Shown) -> None:
         self._session = session
+        self._shown = shown
         self._loop = asyncio.get_running_loop()
         self._of_tasks: list[Listener] = []
         self._of_workers: list[Listener] = []
@@ -209,7 +217,7 @@ class TaskEvents:
         if "workers" in listener.topics:
             self._of_workers.append(listener)
             for worker in self._known.values():  # as they are, for whoever comes later than the first
-                listener.offer(self._event(worker))
+                self._offer_worker(listener, self._event(worker))
             if self._watching is None:
                 self._watching = self._loop.create_task(self._watch_for_ever())
 
@@ -264,11 +272,13 @@ class TaskEvents:
     def _tell(self, tasks: Sequence[TaskView]) -> None:
         at = to_datetime(self._session.shard.clock.now())
         for task in tasks:
-            event: Event | None = None
+            plain: Event | None = None
             for listener in self._of_tasks:
                 if listener.wants_task(task):
-                    event = event or Event("task", at, task.queue, task=light(task))
-                    listener.offer(event)
+                    plain = plain or Event("task", at, task.queue, task=light(task))
+                    shown = self._shown(listener.principal, task)
+                    masked = None if shown is task else Event("task", at, task.queue, task=light(shown))
+                    listener.offer(masked or plain)
 
     # workers
 
@@ -289,7 +299,16 @@ class TaskEvents:
         gone = [self._event(worker, is_gone=True) for id, worker in known.items() if id not in workers]
         for event in (*changed, *gone):
             for listener in self._of_workers:
-                listener.offer(event)
+                self._offer_worker(listener, event)
+
+    def _offer_worker(self, listener: Listener, event: Event) -> None:
+        """An event of a worker, with those of its queues that the listener may see."""
+        assert event.worker is not None
+        worker = visible_worker(event.worker, partial(listener.principal.may, Action.MONITOR))
+        if worker is event.worker:
+            listener.offer(event)
+        elif worker is not None:
+            listener.offer(msgspec.structs.replace(event, worker=worker, forms={}))
 
     def _event(self, worker: WorkerView, is_gone: bool = False) -> Event:
         return Event("worker", to_datetime(self._session.shard.clock.now()), worker=worker, is_gone=is_gone)
@@ -310,17 +329,18 @@ CHANGES: Final = (
 )  # fmt: skip
 
 
-Wants = tuple[frozenset[str] | None, float]  # queues and interval: listeners with the same get the same counters
+# Queues, interval, and the patterns that one may monitor: listeners with the same get the same counters.
+Wants = tuple[frozenset[str] | None, float, frozenset[str]]
 
 
 def _wants(listener: Listener) -> Wants:
-    return listener.queues, listener.interval_seconds
+    return listener.queues, listener.interval_seconds, listener.principal.patterns(Action.MONITOR)
 
 
 class Events:
     """The hub: one for a broker, made and used on its loop."""
 
-    def __init__(self, session: Session, confirmer: Confirmer) -> None:
+    def __init__(self, session: Session, confirmer: Confirmer, shown: Shown = lambda principal, task: task) -> None:
         self._session = session
         self._shard = session.shard
         self._confirmed = confirmer.confirmed
@@ -331,7 +351,7 @@ class Events:
         self._sampling: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
         self._series: dict[Wants, CounterSeries] = {}
-        self._tasks = TaskEvents(session)
+        self._tasks = TaskEvents(session, shown)
 
     def listen(
         self,
@@ -340,13 +360,14 @@ class Events:
         wake: Callable[[], None],
         topics: Collection[Topic] = QUEUES,
         filter: TasksWanted = ALL_TASKS,
+        principal: Principal = LOCAL,
     ) -> Listener:
         """Events of some queues, or of all; the first counters come at once."""
         if not INTERVAL_SECONDS_MIN <= interval_seconds <= INTERVAL_SECONDS_MAX:
             least, greatest = round(INTERVAL_SECONDS_MIN * 1000), round(INTERVAL_SECONDS_MAX * 1000)
             raise InvalidField(f"interval_ms: {round(interval_seconds * 1000)} is outside {least} to {greatest}")
         some = None if queues is None else frozenset(queues)
-        listener = Listener(self, some, interval_seconds, wake, topics, filter)
+        listener = Listener(self, some, interval_seconds, wake, topics, filter, principal)
         self._tasks.join(listener)
         if "queues" not in listener.topics:
             return listener

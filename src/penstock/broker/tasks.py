@@ -21,10 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock import operations as ops
+from penstock.access.masking import EVERYTHING, mask_of
 from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.errors import LeaseLost, PenstockError, TaskNotFound, Unavailable
-from penstock.model_tasks import Finish, TaskSubmission, TaskView, WorkerNews
+from penstock.model_tasks import Finish, TaskPage, TaskSubmission, TaskView, WorkerNews
 from penstock.operations import Action
 
 if TYPE_CHECKING:
@@ -260,8 +261,12 @@ class Tasks:
             broker.hold(partial(self.submit, client, operation, on_reply))
             return
         broker.flush()
-        work = partial(self._session.run, operation, client.identity)
+        work = partial(self._submit, client, operation)
         self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), on_reply)
+
+    def _submit(self, client: Client, operation: ops.SubmitTasks) -> tuple[Any, int]:
+        self._broker.authorisation.require_parents(client, operation.tasks)
+        return self._session.run(operation, client.identity)
 
     def finish(self, client: Client, operation: ops.FinishTasks, on_reply: OnReply) -> None:
         finishes = operation.finishes
@@ -312,6 +317,8 @@ class Tasks:
             view = self._session.tasks.task(finish.task_id)
         except TaskNotFound:
             return False
+        if view.queue != finish.receipt.queue:  # access was asked for the queue of the receipt
+            return False
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
     def note_progress(self, client: Client, operation: ops.NoteProgress, on_reply: OnReply) -> None:
@@ -333,7 +340,7 @@ class Tasks:
         on_reply(answer if isinstance(answer, PenstockError) else answer[0])
 
     def news(self, client: Client, operation: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
-        refused = self._refused(client, Action.CONSUME, ("",))
+        refused = self._refused(client, Action.CONSUME, operation.queues())
         if refused is not None:
             on_reply(refused)
             return None
@@ -348,8 +355,23 @@ class Tasks:
         if refused is not None:
             on_reply(refused)
             return None
-        allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, operation.task_id, allowed), operation.wait_seconds, on_reply)
+        allowed = partial(self._allowed, client, Action.READ, operation.task_id)
+        expected = ExpectedTask(self._session, operation.task_id, allowed)
+        return self._wait(expected, operation.wait_seconds, lambda answer: on_reply(self._shown(client, answer)))
+
+    async def list(self, client: Client, operation: ops.ListTasks) -> TaskPage:
+        """Search the tasks of the queues that the client may read."""
+        broker = self._broker
+        broker.authorisation.require(client, operation)
+        broker.flush()
+        with broker.counting(operation.filter.queue or ""):
+            may = broker.authorisation.tasks_filter(client, operation.filter)
+            page = await asyncio.to_thread(lambda: self._session.tasks.caught_up().page(operation.filter, may))
+        shown: TaskPage = broker.authorisation.visible(client, operation, page)
+        return shown
+
+    def _shown(self, client: Client, answer: Any) -> Any:
+        return self._broker.authorisation.task(client.principal, answer) if isinstance(answer, TaskView) else answer
 
     async def of_one(self, client: Client, operation: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
@@ -365,25 +387,28 @@ class Tasks:
             raised(self._broker.draining())
         view = await asyncio.to_thread(self._find, client, action, operation.task_id)
         if action is Action.READ:
-            return view
+            return self._broker.authorisation.task(client.principal, view)
         view, ticket = await asyncio.to_thread(
             self._session.run, operation, client.identity, self._broker.audit.caller(client)
         )
         await self._broker.confirmer.confirmed(ticket)
-        return view
+        if not client.principal.may(Action.READ, view.queue):  # who may cancel it need not see what it holds
+            return mask_of(EVERYTHING).task(view)
+        return self._broker.authorisation.task(client.principal, view)
 
     def _find(self, client: Client, action: Action, task_id: str) -> TaskView:
         """The task, if the client may do this with it."""
         try:
-            return self._allowed(client, action, self._session.tasks.task(task_id))
+            return self._allowed(client, action, task_id, self._session.tasks.task(task_id))
         except TaskNotFound as error:
-            return self._allowed(client, action, error)
+            return self._allowed(client, action, task_id, error)
 
-    def _allowed(self, client: Client, action: Action, view: TaskView | PenstockError) -> TaskView:
+    def _allowed(self, client: Client, action: Action, task_id: str, view: TaskView | PenstockError) -> TaskView:
         """The task that was looked up. Raises its error; access is checked before `TaskNotFound` is raised."""
         if isinstance(view, PenstockError) and not isinstance(view, TaskNotFound):
             raise view
-        self._broker.require(client, action, view.queue if isinstance(view, TaskView) else "")
+        queue = view.queue if isinstance(view, TaskView) else ""
+        self._broker.authorisation.require_hidden(client, action, f"task {task_id}", queue)
         if isinstance(view, TaskNotFound):
             raise view
         return view
@@ -437,4 +462,5 @@ BEGUN: Final[dict[type, Callable[..., Wait | None]]] = {
 SPECIAL: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
     **dict.fromkeys(BEGUN, Tasks.begun),
     **dict.fromkeys((ops.FindTask, ops.CancelTask, ops.RetryTask), Tasks.of_one),
+    ops.ListTasks: Tasks.list,
 }

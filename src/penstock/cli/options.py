@@ -259,6 +259,8 @@ def shown(name: str, value: Any) -> str:
     """The value of an option, for people."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
     if name.endswith("_seconds"):
         return human.duration(value) if value else "0s"
     return human.size(value) if name.endswith("_bytes") else str(value)
@@ -281,6 +283,8 @@ def _words(name: str) -> list[str]:
 
 
 def _value(name: str, text: str) -> Any:
+    if isinstance(DEFAULTS[name], tuple):
+        return () if text.lower() == "none" else tuple(text.split(","))
     if text.lower() == "none" and "none" not in _words(name):
         return None
     if name.endswith("_seconds"):

@@ -27,6 +27,7 @@ import msgspec
 
 from penstock.errors import BadRequest
 
+SOME_QUEUE: Final = "?"  # in place of a queue: any of them, whichever it is; no queue can be called so
 R_co = TypeVar("R_co", covariant=True)
 Declared = TypeVar("Declared", bound="type[Operation[Any]]")
 
@@ -89,8 +90,15 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, forbid_unknown_field
                 msgspec.structs.force_setattr(self, field, checked)
 
     def queues(self) -> Iterable[str]:
-        """The queues it touches; empty text is the broker as a whole."""
+        """The queues it touches; empty text is the broker as a whole, `SOME_QUEUE` any of them."""
         return (getattr(self, "queue", None) or "",)
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        """What whoever asks must be allowed to do, and on which queues: its action on each queue, and whatever else.
+
+        Operations on something that has an id touch the queue that it is in. The broker looks that up, and asks for it.
+        """
+        return [(self.spec.action, queue) for queue in self.queues()]
 
     def visible(self, reply: Any, may: Callable[[str], bool]) -> Any:
         """The part of the reply that somebody may see, who may see the queues for which `may` is true.

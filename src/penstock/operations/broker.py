@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from penstock.model import Freed, check_name
-from penstock.operations.base import Action, Check, Operation, operation
+from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, operation
 from penstock.operations.types import QueueName
 from penstock.replies import HistoryInfo, ServerInfo, SinkState
 
@@ -19,7 +19,7 @@ from penstock.replies import HistoryInfo, ServerInfo, SinkState
 class Info(Operation[ServerInfo], frozen=True):
     """Version, durability and number of queues of the broker.
 
-    There is nothing to protect: whoever connects may ask.
+    Whoever connects may ask; queues that they may not monitor are not counted.
     """
 
     def queues(self) -> Iterable[str]:
@@ -54,9 +54,15 @@ class Compact(Operation[Freed], frozen=True):
     example={"name": "shop-1"},
 )
 class InitProducer(Operation[tuple[int, int]], frozen=True):
-    """The id and the next epoch of a named producer; earlier epochs are fenced."""
+    """The id and the next epoch of a named producer; earlier epochs are fenced.
+
+    A producer belongs to who has registered it: the same name of somebody else is another producer.
+    """
 
     producer: Annotated[str, Check(check_name)]
+
+    def queues(self) -> Iterable[str]:
+        return (SOME_QUEUE,)
 
 
 # stored files, for readers of history: they hold every queue

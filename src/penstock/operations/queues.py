@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -24,6 +25,12 @@ PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced",
 )
 class Queues(Operation[list[str]], frozen=True):
     """List the queues."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[str], may: Callable[[str], bool]) -> list[str]:
+        return [queue for queue in reply if may(queue)]
 
 
 @operation(
@@ -199,6 +206,9 @@ class ReplaceLetters(Operation[None], frozen=True):
     queue: QueueName
     ids: list[MessageId]
     batch: bytes
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return [(Action.MANAGE, self.queue), (Action.PUSH, self.queue)]
 
 
 @operation(Action.MANAGE, http="DELETE /queues/{queue}/dlq", repeat=Repeat.NEVER, errors=IN_QUEUE)

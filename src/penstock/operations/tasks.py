@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
+
+import msgspec
 
 from penstock import validation
 from penstock.errors import PenstockError
@@ -22,7 +24,7 @@ from penstock.model_tasks import (
     WorkerNews,
     WorkerView,
 )
-from penstock.operations.base import Action, Check, Operation, Repeat, operation
+from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
 from penstock.operations.types import OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
 
 ONE_TASK: Final = ("task_not_found", "invalid_field")
@@ -110,6 +112,9 @@ class FindTask(Operation[TaskView], frozen=True):
 
     task_id: TaskId
 
+    def queues(self) -> Iterable[str]:
+        return ()
+
 
 @operation(
     Action.READ,
@@ -118,12 +123,15 @@ class FindTask(Operation[TaskView], frozen=True):
     example={"status": "failed,dead", "task_type": "send_email", "limit": 20},
 )
 class ListTasks(Operation[TaskPage], frozen=True):
-    """Search tasks, newest first, a page at a time."""
+    """Search tasks, newest first, a page at a time.
+
+    Without a queue, the tasks of all queues that one may read.
+    """
 
     filter: Filter = TaskFilter()
 
     def queues(self) -> Iterable[str]:
-        return (self.filter.queue or "",)
+        return () if self.filter.queue is None else (self.filter.queue,)
 
 
 @operation(Action.READ, errors=ONE_TASK)
@@ -133,12 +141,18 @@ class WaitTask(Operation[TaskView], frozen=True):
     task_id: TaskId
     wait_seconds: WaitSeconds
 
+    def queues(self) -> Iterable[str]:
+        return ()
+
 
 @operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "task_conflict"))
 class CancelTask(Operation[TaskView], frozen=True):
     """Cancel a task, also when it runs."""
 
     task_id: TaskId
+
+    def queues(self) -> Iterable[str]:
+        return ()
 
 
 @operation(
@@ -151,6 +165,9 @@ class RetryTask(Operation[TaskView], frozen=True):
     """Retry a dead, cancelled or failed task, with all its attempts."""
 
     task_id: TaskId
+
+    def queues(self) -> Iterable[str]:
+        return ()
 
 
 # operations on many tasks
@@ -176,6 +193,12 @@ class BeginOperation(Operation[OperationView], frozen=True):
     def queues(self) -> Iterable[str]:
         return (self.filter.queue or "",)
 
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        # A count of those that match is an answer to a question about what is stored.
+        reads = self.filter.argument is not None or self.filter.error_contains is not None
+        actions = (Action.MANAGE, Action.READ) if reads else (Action.MANAGE,)
+        return [(action, queue) for action in actions for queue in self.queues()]
+
 
 @operation(
     Action.MONITOR,
@@ -188,6 +211,9 @@ class FindOperation(Operation[OperationView], frozen=True):
 
     operation_id: OperationId
 
+    def queues(self) -> Iterable[str]:
+        return ()
+
 
 @operation(
     Action.MONITOR,
@@ -196,6 +222,12 @@ class FindOperation(Operation[OperationView], frozen=True):
 )
 class ListOperations(Operation[list[OperationView]], frozen=True):
     """Operations that run and those that ended lately, newest first."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[OperationView], may: Callable[[str], bool]) -> list[OperationView]:
+        return [operation for operation in reply if may(operation.filter.queue or "")]
 
 
 @operation(
@@ -208,8 +240,21 @@ class StopOperation(Operation[OperationView], frozen=True):
 
     operation_id: OperationId
 
+    def queues(self) -> Iterable[str]:
+        return ()
+
 
 # workers
+
+
+def visible_worker(worker: WorkerView, may: Callable[[str], bool]) -> WorkerView | None:
+    """A worker with those of its queues that somebody may see; None when they may see none of them."""
+    queues = tuple(queue for queue in worker.info.queues if may(queue))
+    if not (queues or may("")):
+        return None
+    if len(queues) == len(worker.info.queues):
+        return worker
+    return msgspec.structs.replace(worker, info=msgspec.structs.replace(worker.info, queues=queues))
 
 
 @operation(
@@ -240,6 +285,9 @@ class AwaitNews(Operation[WorkerNews], frozen=True):
     worker_id: WorkerId
     wait_seconds: WaitSeconds = 0.0
 
+    def queues(self) -> Iterable[str]:
+        return (SOME_QUEUE,)
+
 
 @operation(
     Action.CONSUME,
@@ -251,6 +299,9 @@ class ForgetWorker(Operation[None], frozen=True):
 
     worker_id: WorkerId
 
+    def queues(self) -> Iterable[str]:
+        return (SOME_QUEUE,)
+
 
 @operation(
     Action.MONITOR,
@@ -259,7 +310,14 @@ class ForgetWorker(Operation[None], frozen=True):
     reply="workers",
 )
 class Workers(Operation[list[WorkerView]], frozen=True):
-    """Workers that were heard of lately."""
+    """Workers that were heard of lately, with those of their queues that one may see."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[WorkerView], may: Callable[[str], bool]) -> list[WorkerView]:
+        views = (visible_worker(worker, may) for worker in reply)
+        return [worker for worker in views if worker is not None]
 
 
 # schedules
@@ -279,12 +337,18 @@ class SetSchedule(Operation[ScheduleView], frozen=True):
     def queues(self) -> Iterable[str]:
         return (self.schedule.queue,)
 
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return [(Action.MANAGE, self.schedule.queue), (Action.PUSH, self.schedule.queue)]
+
 
 @operation(Action.MANAGE, http="DELETE /schedules/{name}", repeat=Repeat.NEVER, errors=("schedule_not_found",))
 class DeleteSchedule(Operation[None], frozen=True):
     """Delete a schedule; tasks that it submitted stay."""
 
     name: ScheduleName
+
+    def queues(self) -> Iterable[str]:
+        return ()
 
 
 @operation(
@@ -295,3 +359,9 @@ class DeleteSchedule(Operation[None], frozen=True):
 )
 class Schedules(Operation[list[ScheduleView]], frozen=True):
     """List the schedules."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[ScheduleView], may: Callable[[str], bool]) -> list[ScheduleView]:
+        return [schedule for schedule in reply if may(schedule.spec.queue)]

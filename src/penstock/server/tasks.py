@@ -128,7 +128,7 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
     reply, *rest = split(reply, ANSWER_BYTES)
     for part in rest:
         broker.settle_each(client, receipts_in(part), _RELEASE, _ignore)
-    return Claimed([await _with_parents(broker, client, task) for task in _claimed_tasks(broker, client, reply)])
+    return Claimed([await _with_parents(broker, task) for task in _claimed_tasks(broker, client, reply)])
 
 
 async def _first(
@@ -216,16 +216,16 @@ def _claimed_task(reply: LeaseReply, piece: Piece, index: int, envelope: Envelop
     )
 
 
-async def _with_parents(broker: Broker, client: Client, claimed: tuple[ClaimedTask, Envelope]) -> ClaimedTask:
-    """The results that the task takes, so that its worker need not ask."""
+async def _with_parents(broker: Broker, claimed: tuple[ClaimedTask, Envelope]) -> ClaimedTask:
+    """The results that the task takes, so that its worker need not ask. Who submitted it was allowed to read them."""
     task, envelope = claimed
     if envelope.takes != "none":
-        task.parents = [await _parent(broker, client, parent) for parent in envelope.depends_on]
+        task.parents = [await _parent(broker, parent) for parent in envelope.depends_on]
     return task
 
 
-async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
-    parent = await broker.execute(client, ops.FindTask(task_id))
+async def _parent(broker: Broker, task_id: str) -> Parent:
+    parent = await asyncio.to_thread(broker.session.tasks.task, task_id)
     if parent.result is None or parent.result_error:
         return Parent(task_id, parent.state)
     return Parent(task_id, parent.state, Raw(parent.result))

@@ -293,9 +293,10 @@ class TaskIndex:
 
     # Queries: `catch_up` first. The answer is as of the last time the journal was read.
 
-    def page(self, filter: TaskFilter) -> TaskPage:
-        """One page of the tasks that match."""
-        return self._ask(lambda connection, names: queries.page(connection, filter, names, self._shard.clock.now()))
+    def page(self, filter: TaskFilter, may: Callable[[str], bool] | None = None) -> TaskPage:
+        """One page of the tasks that match, of the queues for which `may` is true if that is given."""
+        now = self._shard.clock.now()
+        return self._ask(lambda connection, names: queries.page(connection, filter, names, now, may))
 
     def targets(self, filter: TaskFilter, cursor: Cursor | None, limit: int) -> list[Target]:
         """The next of the tasks that match, newest first, for an operation that ends or forgets them."""

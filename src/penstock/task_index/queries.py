@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -214,6 +214,10 @@ class Search:
             self.terms.append(term)
             self.values[name] = to_micros(instant, "submitted_" + name)
 
+    def only(self, queues: Collection[int]) -> None:
+        """Only tasks of these queues."""
+        self.terms.append(f"queue IN ({', '.join(map(str, sorted(queues)))})")
+
     def after(self, cursor: tuple[int, int]) -> None:
         """Only tasks after the cursor."""
         self.terms.append("(submitted_at, number) < (:cursor_at, :cursor_number)")
@@ -293,9 +297,17 @@ def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list
     return targets
 
 
-def page(connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int) -> TaskPage:
+def page(
+    connection: sqlite3.Connection,
+    filter: TaskFilter,
+    names: Names,
+    now: int,
+    may: Callable[[str], bool] | None = None,
+) -> TaskPage:
     """One page of the tasks that match: at most `filter.limit`, fewer if they exceed what a reply may hold."""
     search = Search(filter, names, now)
+    if may is not None:
+        search.only({number for number, name in names.queues.items() if may(name)})
     if filter.cursor is not None:
         search.after(decode_cursor(filter.cursor))
     rows = search.rows(connection, SELECT, search.limit + 1, lambda row: (row[11], row[0]))

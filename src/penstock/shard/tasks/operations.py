@@ -142,6 +142,16 @@ def operations(shard: Shard) -> tuple[list[OperationView], Ticket]:
     )
 
 
+def queue_of_operation(shard: Shard, operation_id: str) -> str | None:
+    """The queue that an operation is confined to, empty when it is about all of them; None when there is none."""
+
+    def question(now: int) -> str | None:
+        known = shard.core.tasks.operations.known.get(operation_id)
+        return None if known is None else _decode(known.filter).queue or ""
+
+    return shard.look(question)[0]
+
+
 def stop_operation(shard: Shard, operation_id: str) -> tuple[OperationView, Ticket]:
     """No step more; what was done stays done. One that is over stays as it is."""
 

@@ -79,6 +79,16 @@ def schedules(shard: Shard) -> tuple[list[ScheduleView], Ticket]:
     return shard.look(lambda now: [_view(schedule) for _, schedule in sorted(shard.core.tasks.schedules.known.items())])
 
 
+def queue_of_schedule(shard: Shard, name: str) -> str | None:
+    """The queue that a schedule submits to; None when there is no such schedule."""
+
+    def question(now: int) -> str | None:
+        schedule = shard.core.tasks.schedules.known.get(name)
+        return None if schedule is None else spec_of(schedule).queue
+
+    return shard.look(question)[0]
+
+
 def _known(shard: Shard, name: str) -> Schedule:
     schedule = shard.core.tasks.schedules.known.get(name)
     if schedule is None:

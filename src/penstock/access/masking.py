@@ -1,0 +1,122 @@
+"""Masked fields: values that who may read a queue, but not unmask it, sees as "•••".
+
+A field is a path into JSON, its steps joined by dots: a name, a position in a list, or `*` for all members. A name that
+meets a list means each of its elements, so that `items.price` hides the price of every item. A path begins at the
+payload; in tasks also at the arguments, the result and the progress, each by itself. A payload that is no object and no
+list is hidden as a whole, and so are texts of errors: nobody knows what they contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from penstock.model import Message
+from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
+from penstock.requests import DEAD_ERROR
+
+MASK: Final = "•••"
+EVERYTHING: Final = ("*",)  # the fields of a queue that is gone, and of which nobody knows any more
+_ENCODED: Final = msgspec.json.encode(MASK)
+_TASK_PARTS: Final = ("args", "kwargs", "result", "progress")
+
+
+class Mask:
+    """Hides the fields of one queue."""
+
+    def __init__(self, fields: Iterable[str]) -> None:
+        self._paths = [tuple(field.split(".")) for field in fields]
+
+    def message(self, message: Message) -> Message:
+        """A message whose payload, and whose error if it is a dead letter, show nothing that is masked."""
+        headers = message.headers
+        if headers is not None and DEAD_ERROR in headers:
+            headers = {**headers, DEAD_ERROR: MASK}
+        return replace(message, payload=self.payload(message.payload), headers=headers)
+
+    def payload(self, data: Any) -> bytes:
+        """The payload of a message, be it a task or not."""
+        value = _decoded(data)
+        if not isinstance(value, dict | list):
+            return MASK.encode()
+        parts = [value[name] for name in _TASK_PARTS if name in value] if isinstance(value, dict) else []
+        self._hide([value, *parts])
+        return msgspec.json.encode(value)
+
+    def task(self, task: TaskView) -> TaskView:
+        """A task: arguments, result, progress and errors."""
+        shown = {name: self._part(name, getattr(task, name)) for name in _TASK_PARTS}
+        runs = tuple(_masked_run(run) for run in task.runs)
+        return msgspec.structs.replace(task, **shown, error=_masked_text(task.error), runs=runs)
+
+    def schedule(self, schedule: ScheduleView) -> ScheduleView:
+        """A schedule: the arguments of the tasks that it submits."""
+        spec = schedule.spec
+        args, kwargs = self._part("args", spec.args), self._part("kwargs", spec.kwargs)
+        return msgspec.structs.replace(schedule, spec=msgspec.structs.replace(spec, args=args, kwargs=kwargs))
+
+    def _part(self, name: str, data: bytes | None) -> bytes | None:
+        """One part of a task: a path may begin at it, or with its name."""
+        if data is None or data.startswith(RESULT_ERROR_START):
+            return data
+        value = _decoded(data)
+        whole = {name: value}
+        self._hide([whole, value])
+        value = whole[name]
+        if not isinstance(value, dict | list) and value is not None and not isinstance(value, bool):
+            return _ENCODED
+        return msgspec.json.encode(value)
+
+    def _hide(self, roots: Iterable[Any]) -> None:
+        for root in roots:
+            for path in self._paths:
+                _hide_path(root, path)
+
+
+def _hide_path(root: Any, path: tuple[str, ...]) -> None:
+    todo = [(root, 0)]  # not by recursion: the depth is chosen by who pushes
+    while todo:
+        value, depth = todo.pop()
+        step, is_last = path[depth], depth + 1 == len(path)
+        if isinstance(value, list) and step != "*" and not step.isdecimal():
+            todo += [(item, depth) for item in value]
+            continue
+        for member in _members(value, step):
+            if is_last:
+                value[member] = MASK
+            else:
+                todo.append((value[member], depth + 1))
+
+
+def _members(value: Any, step: str) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return list(value) if step == "*" else [step] if step in value else []
+    if isinstance(value, list):
+        return range(len(value)) if step == "*" else [int(step)] if int(step) < len(value) else []
+    return []
+
+
+def _decoded(data: bytes) -> Any:
+    """The JSON value, or the mask if it is none."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return MASK
+
+
+def _masked_text(text: str) -> str:
+    return MASK if text else text
+
+
+def _masked_run(run: Run) -> Run:
+    return msgspec.structs.replace(run, error=_masked_text(run.error))
+
+
+@lru_cache(maxsize=256)
+def mask_of(fields: tuple[str, ...]) -> Mask:
+    """The mask for these fields."""
+    return Mask(fields)
