@@ -6,60 +6,97 @@ await ps.queue("mail").push(b"hello")
 
 from __future__ import annotations
 
-import inspect
+import random
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
 
-import penstock
+from penstock import limits
 from penstock.client._async.delivery import Delivery, Leased
 from penstock.client._async.queue import Queue
 from penstock.client.handles import AsyncPenstock as Penstock
+from penstock.clock import Clock
 from penstock.embedded.asynchronous import AsyncSession
 from penstock.embedded.session import Session
-from penstock.model import check_path
+from penstock.model import Durability, check_path
 from penstock.remote.settings import async_session, settings
+from penstock.seals import Wrapper
 
 __all__ = ["Delivery", "Leased", "Penstock", "Queue", "connect", "open", "open_in_memory"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def _takes_arguments_of(blocking: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """Give a function the arguments of its blocking twin, which declares them with their defaults."""
-    signature = inspect.signature(blocking)
-
-    def declare(function: Callable[..., T]) -> Callable[P, T]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            arguments = signature.bind(*args, **kwargs)
-            arguments.apply_defaults()
-            return function(**arguments.arguments)
-
-        call.__signature__ = signature  # type: ignore[attr-defined]
-        return call
-
-    return declare
-
-
-@_takes_arguments_of(penstock.open)
-def open(path: str | Path, **options: Any) -> Penstock:
+def open(
+    path: str | Path,
+    *,
+    durability: Durability = "fsync",
+    sync_seconds: float = 0.05,
+    journal_file_seconds: float | None = None,
+    task_retention_seconds: float = limits.task_retention_seconds,
+    data_mode: str | None = None,
+    audit: bool = False,
+    master_key: str | Path | bytes | None = None,
+    kms_command: str | None = None,
+    keys: Wrapper | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
     """Like `penstock.open`; the directory is opened when the `async with` block is entered."""
     check_path(path)
-    session = partial(Session, path, **options)
+    session = partial(
+        Session,
+        path,
+        durability=durability,
+        sync_seconds=sync_seconds,
+        journal_file_seconds=journal_file_seconds,
+        task_retention_seconds=task_retention_seconds,
+        data_mode=data_mode,
+        audit=audit,
+        master_key=master_key,
+        kms_command=kms_command,
+        keys=keys,
+        clock=clock,
+        rng=rng,
+    )
     return Penstock(lambda: AsyncSession(session()))
 
 
-@_takes_arguments_of(penstock.open_in_memory)
-def open_in_memory(**options: Any) -> Penstock:
+def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """Like `penstock.open_in_memory`."""
-    return Penstock(lambda: AsyncSession(Session(None, durability="os", **options)))
+    return Penstock(lambda: AsyncSession(Session(None, durability="os", clock=clock, rng=rng)))
 
 
-@_takes_arguments_of(penstock.connect)
-def connect(urls: str | Sequence[str], **options: Any) -> Penstock:
+def connect(
+    urls: str | Sequence[str],
+    *,
+    token: str | Callable[[], str] | None = None,
+    tls_ca: str | Path | None = None,
+    tls_certificate: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    client: str | None = None,
+    producer: str | None = None,
+    linger_ms: float | None = None,
+    batch_max: int = 1_000,
+    timeout: float = 30.0,
+    connect_seconds: float = 5.0,
+    rate_limit_seconds: float | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
     """Like `penstock.connect`; connects when the `async with` block is entered, or when it is first used."""
-    wanted = settings(urls, **options)
+    wanted = settings(
+        urls,
+        token=token,
+        tls_ca=tls_ca,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        client=client,
+        producer=producer,
+        linger_ms=linger_ms,
+        batch_max=batch_max,
+        timeout=timeout,
+        connect_seconds=connect_seconds,
+        rate_limit_seconds=rate_limit_seconds,
+        clock=clock,
+        rng=rng,
+    )
     return Penstock(lambda: async_session(wanted))
