@@ -12,6 +12,7 @@ from typer.main import get_command
 
 import penstock
 from penstock.cli import (
+    access,
     audit,
     dlq,
     encryption,
@@ -71,6 +72,11 @@ _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
+_add("Access", access.whoami)
+app.add_typer(access.keys, name="key", rich_help_panel="Access")
+app.add_typer(access.users, name="user", rich_help_panel="Access")
+app.add_typer(access.roles, name="role", rich_help_panel="Access")
+app.add_typer(access.namespaces, name="namespace", rich_help_panel="Access")
 app.add_typer(audit.app, name="audit", rich_help_panel="Access")
 app.add_typer(target.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)

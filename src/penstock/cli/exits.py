@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from penstock.errors import (
     AccessError,
+    AccessNotFound,
     GroupExists,
     GroupNotFound,
     InputError,
@@ -29,6 +30,10 @@ SERVER_ERROR: Final = 2
 NOT_AUTHORISED: Final = 3
 NOTHING_THERE: Final = 4
 INTERRUPTED: Final = 130
+
+NOT_FOUND: Final = (
+    *(QueueNotFound, GroupNotFound, MessageNotFound, TaskNotFound, ScheduleNotFound, OperationNotFound, AccessNotFound),
+)
 
 # The library's hints name methods; here they name commands.
 HINTS: Final[dict[type[PenstockError], str]] = {
@@ -102,8 +107,6 @@ def exit_code(error: PenstockError) -> int:
     """What a command exits with when this happens."""
     if isinstance(error, AccessError):
         return NOT_AUTHORISED
-    if isinstance(
-        error, QueueNotFound | GroupNotFound | MessageNotFound | TaskNotFound | ScheduleNotFound | OperationNotFound
-    ):
+    if isinstance(error, NOT_FOUND):
         return NOTHING_THERE
     return USER_ERROR if isinstance(error, InputError | StateError | SparkMissing | NotADataDirectory) else SERVER_ERROR

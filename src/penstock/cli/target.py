@@ -5,13 +5,15 @@ machine. What has no scheme is a data directory, opened in this process; `host:p
 `penstock://host:port`.
 
 Contexts are a JSON file: `{"current": "local", "contexts": {"local": {"url": "penstock://localhost:7710"}}}`. It is in
-the user's configuration directory, or where PENSTOCK_CONTEXTS says, and only its owner may read it.
+the user's configuration directory, or where PENSTOCK_CONTEXTS says, and only its owner may read it. A context may have
+a key, or name the file that has it; PENSTOCK_TOKEN and PENSTOCK_TOKEN_FILE go before both.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from penstock.cli.options import AsJson, ContextOption, Flags, Url, command
 from penstock.errors import DirectoryInUse
 from penstock.model import check_name
 from penstock.remote import settings
+from penstock.remote.settings import checked_token, has_token_in_environment, token_of_file
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -36,10 +39,19 @@ app = typer.Typer(help="Brokers by name: add, use, list, remove.", no_args_is_he
 ContextName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the context.")]
 
 
-class Context(msgspec.Struct, frozen=True):
-    """One broker, or a directory."""
+class Context(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One broker, or a directory; and the token for it, or the file that has it."""
 
     url: str
+    token: str = ""
+    token_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"Context({self.url!r})"
+
+    def current_token(self) -> str:
+        """The token as it is now: a file may be replaced while a client runs."""
+        return checked_token(token_of_file(self.token_file, "token_file") if self.token_file else self.token)
 
 
 class Contexts(msgspec.Struct):
@@ -69,12 +81,13 @@ def load() -> Contexts:
 
 
 def save(contexts: Contexts) -> None:
-    """Write the file in one step, for its owner only."""
+    """Write the file in one step. It may hold tokens: nobody else can read it from its first byte on."""
     path = file()
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".new")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
-    draft.chmod(0o600)
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as opened:
+        opened.write(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
     draft.replace(path)
 
 
@@ -100,6 +113,13 @@ def add(
         ),
     ],
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="A file with a key, read when it is used."),
+    ] = None,
+    token_stdin: Annotated[
+        bool, typer.Option("--token-stdin", help="Read a key from standard input, and keep it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remember a broker by name; the first one is used at once."""
@@ -109,7 +129,10 @@ def add(
     address = settings.spelt_out(url)
     if "://" not in address:
         address = str(Path(address).expanduser().absolute())
-    known.contexts[name] = Context(address)
+    context = Context(address, _token_from_stdin() if token_stdin else "", _absolute(token_file))
+    if context.token_file:
+        context.current_token()  # refuses now what cannot be used later
+    known.contexts[name] = context
     if use or known.current is None:
         known.current = name
     save(known)
@@ -153,6 +176,17 @@ def remove(name: ContextName, as_json: AsJson = False) -> None:
     output.done(f"forgot {name}", {"name": name}, as_json=as_json)
 
 
+def _token_from_stdin() -> str:
+    token = sys.stdin.readline().strip()
+    if not token:
+        raise CommandError("no key came from standard input", hint="such as: --token-stdin < file")
+    return checked_token(token)
+
+
+def _absolute(path: Path | None) -> str:
+    return "" if path is None else str(path.expanduser().absolute())
+
+
 URL_DEFAULT: Final = "penstock://localhost:7710"
 CLIENT: Final = "penstock-cli"  # what the broker's logs and metrics call us
 
@@ -178,6 +212,11 @@ class Broker(Flags):
         context = named(self.context)
         return URL_DEFAULT if context is None else context.url
 
+    def token(self) -> Callable[[], str] | None:
+        """What the context has for the broker; the environment goes before it, and so does `--url`."""
+        context = None if self.url or has_token_in_environment() else named(self.context)
+        return context.current_token if context is not None and (context.token or context.token_file) else None
+
     @property
     def is_directory(self) -> bool:
         """Whether it is a data directory."""
@@ -195,7 +234,7 @@ class Broker(Flags):
         import penstock
 
         if not self.is_directory:
-            with penstock.connect(self.address, client=CLIENT) as ps:
+            with penstock.connect(self.address, client=CLIENT, token=self.token()) as ps:
                 yield ps
             return
         path = self.address if create else self.readable_address()

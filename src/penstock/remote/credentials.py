@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Final
 
 from penstock.access.discovery import BROKER, CLIENT, Entry, find, new_nonce, place_of
-from penstock.errors import InvalidField, NotAuthenticated
+from penstock.errors import NotAuthenticated
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
-from penstock.remote.settings import Address, checked_token
+from penstock.remote.settings import FILE_IN_ENVIRONMENT, IN_ENVIRONMENT, Address, checked_token, token_of_file
 from penstock.wire.requests import Welcome
 
 Token = str | Callable[[], str] | None
-IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN"
-FILE_IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN_FILE"
 _LOCALHOST: Final = ("127.0.0.1", "::1")
 
 
@@ -36,14 +33,7 @@ def current_token(token: Token) -> str:
     if text:
         return checked_token(text.strip(), IN_ENVIRONMENT)
     path = os.environ.get(FILE_IN_ENVIRONMENT, "")
-    return _of_file(path) if path else ""
-
-
-def _of_file(path: str) -> str:
-    try:
-        return checked_token(Path(path).read_text(encoding="utf-8").strip(), FILE_IN_ENVIRONMENT)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidField(f"{FILE_IN_ENVIRONMENT}: {path!r} cannot be read: {error}") from None
+    return token_of_file(path, FILE_IN_ENVIRONMENT) if path else ""
 
 
 def _entry_at(address: Address) -> tuple[Entry | None, str]:

@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -29,6 +30,9 @@ from penstock.remote.tls import TlsFiles
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+|\[[0-9A-Fa-f:.]+\]:\d+")
 PORTS: Final = {"penstock": 7710, "http": 7711, "penstocks": 7710, "https": 7711}
 TLS_SCHEMES: Final = frozenset({"penstocks", "https"})
+# Where a token may be, when none is given.
+IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN"
+FILE_IN_ENVIRONMENT: Final = "PENSTOCK_TOKEN_FILE"
 # The options of `connect`, which a URL may have too, and the variables in place of them.
 TLS_VARIABLES: Final = {
     "tls_ca": "PENSTOCK_TLS_CA",
@@ -212,6 +216,19 @@ def checked_token(value: Any, source: str = "token") -> str:
         hint = "printable ASCII will do"
         raise InvalidField(f"{source}: it has characters that no header of HTTP can hold", hint=hint)
     return token
+
+
+def has_token_in_environment() -> bool:
+    """Whether the environment has a token, or names a file with one."""
+    return bool(os.environ.get(IN_ENVIRONMENT) or os.environ.get(FILE_IN_ENVIRONMENT))
+
+
+def token_of_file(path: str, name: str) -> str:
+    """The token in a file, which `name` has named."""
+    try:
+        return checked_token(Path(path).read_text(encoding="utf-8").strip(), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidField(f"{name}: {path!r} cannot be read: {error}") from None
 
 
 def _count(value: Any) -> int:
