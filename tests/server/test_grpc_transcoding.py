@@ -53,7 +53,7 @@ def struct_in(hint: Any) -> Any:
 
 def unwritten(descriptor: Any, struct: Any) -> Iterator[str]:
     """Fields of a message, and of those in it, that nothing of the struct is written to."""
-    kind = message_factory.GetMessageClass(descriptor)
+    kind: Any = message_factory.GetMessageClass(descriptor)
     attributes = {name: attribute for name, attribute, _ in transcoding._writers(kind, struct)}
     for field in descriptor.fields:
         if field.name not in attributes:
