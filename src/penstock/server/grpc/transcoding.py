@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from google.protobuf import message_factory
@@ -142,26 +142,49 @@ def read(
     return struct(**_values(struct, (message,), place, defaults or {}), **known)
 
 
+class Step(NamedTuple):
+    """Where a field of a struct is read from."""
+
+    name: str
+    field: str  # of the message
+    holder: int | None  # which of the messages has it; None: no message does
+    is_required: bool
+    struct: Any  # that is spread over messages, if it is one
+    convert: Read
+
+
 def _values(struct: Any, messages: tuple[Any, ...], place: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a struct. Those that the first message does not have may be in the ones around it."""
     values = {}
-    for field in msgspec.structs.fields(struct):
-        hint, name = _hints(struct)[field.name], _field_name(struct, field.name)
-        holder = next((message for message in messages if name in message.DESCRIPTOR.fields_by_name), None)
-        is_set = holder is not None and _is_set(holder, name)
-        if not is_set and field.name in defaults:
-            values[field.name] = defaults[field.name]
-        elif _is_struct(hint):
-            around = messages if holder is None else (getattr(holder, name), *messages)
-            inner = place if holder is None else f"{place}{name}."
-            values[field.name] = hint(**_values(hint, around, inner, defaults))
-        elif holder is not None and (is_set or _is_required(field)):
-            convert = _reader(holder.DESCRIPTOR.fields_by_name[name], hint)
-            values[field.name] = convert(getattr(holder, name), place + name)
+    given = [{field.name: value for field, value in message.ListFields()} for message in messages]
+    for name, field, holder, is_required, inner, convert in _steps(struct, tuple(item.DESCRIPTOR for item in messages)):
+        is_set = holder is not None and field in given[holder]
+        if not is_set and name in defaults:
+            values[name] = defaults[name]
+        elif inner is not None:
+            around = messages if holder is None else (getattr(messages[holder], field), *messages)
+            values[name] = inner(**_values(inner, around, place if holder is None else f"{place}{field}.", defaults))
+        elif holder is not None and (is_set or is_required):
+            values[name] = convert(getattr(messages[holder], field), place + field)
     return values
 
 
 @cache
+def _steps(struct: Any, descriptors: tuple[Any, ...]) -> list[Step]:
+    """How a struct is read from messages of these kinds, the first of them its own."""
+    steps = []
+    for info in msgspec.structs.fields(struct):
+        hint, field = _hints(struct)[info.name], _field_name(struct, info.name)
+        holder = next((index for index, kind in enumerate(descriptors) if field in kind.fields_by_name), None)
+        is_required = info.default is NODEFAULT and info.default_factory is NODEFAULT
+        inner = hint if _is_struct(hint) else None
+        convert: Read = _unchanged
+        if holder is not None and inner is None:
+            convert = _reader(descriptors[holder].fields_by_name[field], hint)
+        steps.append(Step(info.name, field, holder, is_required, inner, convert))
+    return steps
+
+
 def _field_name(struct: type, name: str) -> str:
     """What messages call a field of a struct."""
     if name.endswith("_seconds"):
@@ -170,20 +193,10 @@ def _field_name(struct: type, name: str) -> str:
     return spelt.get(name, name)
 
 
-def _is_set(message: Any, name: str) -> bool:
-    has_presence: bool = message.DESCRIPTOR.fields_by_name[name].has_presence
-    return message.HasField(name) if has_presence else bool(getattr(message, name))
-
-
-def _is_required(field: msgspec.structs.FieldInfo) -> bool:
-    return field.default is NODEFAULT and field.default_factory is NODEFAULT
-
-
 def _is_struct(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Struct) and hint is not Receipt
 
 
-@cache
 def _reader(field: Any, hint: Any) -> Read:
     if _is_map(field):
         return lambda value, name: dict(value)
@@ -209,7 +222,11 @@ def _single_reader(field: Any, hint: Any) -> Read:
         return lambda value, name: receipt_of(value, name.removesuffix("receipt"))
     if field.name.endswith("_ms"):
         return lambda value, name: value / 1000
-    return lambda value, name: value
+    return _unchanged
+
+
+def _unchanged(value: Any, name: str) -> Any:
+    return value
 
 
 def _instant(value: Any, name: str) -> datetime:
