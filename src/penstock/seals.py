@@ -1,6 +1,6 @@
 """Seals: what is stored of an encrypted queue, as AES-256-GCM under a key that is derived for one seal alone.
 
-    key     HKDF-SHA256 of the data key, with 16 random bytes as its salt
+    key     HKDF-SHA256 (its expansion) of the data key, with 16 random bytes
     nonce   zeros: no derived key is used twice, so a journal whose tail was cut never uses one again
     about   the data directory, and what the sealer says it is: bytes that were moved elsewhere do not open
 
@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.errors import Damaged, InvalidField, StorageError
@@ -24,6 +25,7 @@ KEY_ID_BYTES: Final = 16
 SALT_BYTES: Final = 16
 TAG_BYTES: Final = 16
 NONCE: Final = bytes(12)
+BEGUN_MAX: Final = 256
 BLOB: Final = struct.Struct(f"<4s{KEY_ID_BYTES}s{SALT_BYTES}s")
 MAGIC: Final = b"PSL\x01"
 ERASED: Final = "penstock.erased"  # the header of a message whose data key was erased; its value is the key's id
@@ -67,6 +69,7 @@ class Wrapper(Protocol):
         """The inverse; any exception says that this master key did not wrap them."""
 
 
+@cache
 def aes() -> Any:
     """The module with the ciphers; an error that says what to install when it is missing."""
     try:
@@ -76,9 +79,9 @@ def aes() -> Any:
     return aead
 
 
-def derived(secret: bytes, salt: bytes, info: bytes = _INFO) -> bytes:
-    """HKDF-SHA256 with one block of output."""
-    return hmac.digest(hmac.digest(salt, secret, "sha256"), info + b"\x01", "sha256")
+def derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """HKDF-SHA256, one block of its expansion: the secret is random already, so there is nothing to extract."""
+    return hmac.digest(secret, info + salt + b"\x01", "sha256")
 
 
 class Seals:
@@ -87,13 +90,13 @@ class Seals:
     def __init__(self, keys: DataKeys, shard_id: bytes, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self.keys = keys
         self.only: AbstractSet[int] | None = None  # a reader who may open these queues alone
+        self._begun: dict[bytes, hmac.HMAC] = {}  # the derivation from each data key, up to the salt
         self._shard_id = shard_id
         self._entropy = entropy
 
     def new(self, queue: int) -> Seal:
         """A seal with a new key for things of one queue."""
-        key = self.keys.current(queue)
-        return self._seal(key, self._entropy(SALT_BYTES))
+        return self._seal(self.keys.current(queue), self._entropy(SALT_BYTES))
 
     def known(self, id: bytes, salt: bytes) -> Seal | None:
         """A seal that was used before; None when its data key was erased."""
@@ -101,7 +104,14 @@ class Seals:
         return None if key is None else self._seal(key, salt)
 
     def _seal(self, key: DataKey, salt: bytes) -> Seal:
-        return Seal(key.id, salt, aes().AESGCM(derived(key.secret, salt)), self._shard_id)
+        begun = self._begun.get(key.id)
+        if begun is None:
+            if len(self._begun) >= BEGUN_MAX:
+                self._begun.clear()
+            begun = self._begun[key.id] = hmac.new(key.secret, _INFO, hashlib.sha256)
+        derivation = begun.copy()  # what `derived` does, in a third of the time
+        derivation.update(salt + b"\x01")
+        return Seal(key.id, salt, aes().AESGCM(derivation.digest()), self._shard_id)
 
     def opens(self, queue: int) -> bool:
         """Whether what belongs to a queue is to be opened here."""

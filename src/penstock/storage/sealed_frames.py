@@ -51,6 +51,13 @@ class FrameSeals:
         self, entries: Sequence[Entry], encrypted: Collection[int], queue_of: QueueOf
     ) -> tuple[bytes, bytes | memoryview]:
         """The bytes of one frame's entries, those of the queues `encrypted` sealed; the last seal by itself."""
+        if len(entries) == 1 and type(push := entries[0]) is Push and push.queue in encrypted:
+            before, sealed = self._sealed_push(push)  # by far the most frames
+            size = len(before) + len(sealed)
+            if size > journal.FRAME_BYTES_MAX:
+                journal.check_frame(size)
+            if not size & 7:
+                return journal.HEAD.pack(SEALED, size) + before, sealed
         pieces: list[Any] = []
         for entry in entries:
             queue = _queue_of(entry, queue_of)
@@ -64,20 +71,25 @@ class FrameSeals:
     def _sealed(self, entry: Entry, queue: int) -> list[Any] | None:
         """The body of an entry of kind 25; None for one that holds nothing of users."""
         if isinstance(entry, Push):
-            *head, data = journal.encode_push(entry)
-            clear = self._shell(entry.columns or Batch.parse(data, validate=False), queue)
-            return self._close(journal.PUSH, b"".join(head), clear, data, queue)
+            return list(self._sealed_push(entry))
         blank = self._blank(entry, queue)
         if blank is None:
             return None
         (kind, (data,)), (_, (clear,)) = journal.encode_body(entry), journal.encode_body(blank)
-        return self._close(kind, b"", clear, data, queue)
+        return list(self._close(kind, b"", clear, data, queue))
 
-    def _close(self, kind: int, head: bytes, clear: bytes, data: bytes | memoryview, queue: int) -> list[Any]:
+    def _sealed_push(self, push: Push) -> tuple[bytes, bytes]:
+        *head, data = journal.encode_push(push)
+        clear = b""
+        if layout.flags_of(data) & (CLEAR | HASHED):
+            clear = self._shell(push.columns or Batch.parse(data, validate=False), push.queue)
+        return self._close(journal.PUSH, b"".join(head), clear, data, push.queue)
+
+    def _close(self, kind: int, head: bytes, clear: bytes, data: bytes | memoryview, queue: int) -> tuple[bytes, bytes]:
         seal = self.seals.new(queue)
         before = SEALED_HEAD.pack(kind, len(head), len(clear), 0, seal.id, seal.salt) + head + clear
         before += bytes(-len(before) % 8)
-        return [before, seal.close(data, before)]
+        return before, seal.close(data, before)
 
     def _blank(self, entry: Entry, queue: int) -> Record | None:
         """A record without what users wrote; None when it holds nothing of that."""
