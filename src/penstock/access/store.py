@@ -242,7 +242,10 @@ class AccessStore:
         texts = list(grants)
         parse_grants(texts)  # roles are made of actions, or of built-in roles
         with self._lock:
-            self._replace("set_role", name, roles={**self.document.roles, name: texts})
+            roles = {**self.document.roles, name: texts}
+            for record in self.document.principals.values():
+                _require_grants(record, roles)
+            self._replace("set_role", name, roles=roles)
         self._changed()
 
     def delete_role(self, name: str) -> None:
@@ -310,9 +313,28 @@ def _load(disk: Disk | None) -> Document:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version > VERSION:
             raise BadSettings(f"{FILE} has version {version}; this Penstock reads up to {VERSION}", hint="upgrade it")
-        return msgspec.json.decode(data, type=Document)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        document = msgspec.json.decode(data, type=Document)
+        _check(document)
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidField) as error:
         raise _unreadable(error) from None
+    return document
+
+
+def _check(document: Document) -> None:
+    """Refuse what no change can have written: it would be noticed only when somebody connects."""
+    for record in document.principals.values():
+        _require_grants(record, document.roles)
+    for key in document.keys.values():
+        if key.principal not in document.principals:
+            raise InvalidField(f"key {key.id!r} is of {key.principal!r}, who is not there")
+
+
+def _require_grants(record: PrincipalRecord, roles: Mapping[str, Iterable[str]]) -> None:
+    """Refuse roles with which the grants of a principal would mean nothing."""
+    try:
+        parse_grants(record.grants, {**ROLES, **roles}, _prefix(record.namespace))
+    except InvalidField as error:
+        raise InvalidField(f"principal {record.name!r}: {error.message}", hint=error.hint) from None
 
 
 def _unreadable(error: Exception) -> PenstockError:
