@@ -112,3 +112,15 @@ def test_answers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         assert ann.may(Action.PUSH, f"a{number}")
         assert not ann.may(Action.PUSH, f"b{number}")
         assert len(ann._answers) <= 10
+
+
+def test_the_dead_letters_of_a_queue_belong_to_nobody_but_who_has_the_queue():
+    of_namespace = Principal("ann", parse_grants(["read"], prefix="shop."))
+    of_prefix = Principal("bob", parse_grants(["read:shop.*"]))
+    of_queue = Principal("eve", parse_grants(["read:shop"]))
+
+    for principal in (of_namespace, of_prefix):
+        assert principal.may(Action.READ, "shop.orders.dlq")
+        assert not principal.may(Action.READ, "shop.dlq"), "these are the dead letters of shop, which is another queue"
+    assert of_queue.may(Action.READ, "shop.dlq")
+    assert not of_queue.may(Action.READ, "shop.orders.dlq")

@@ -56,9 +56,10 @@ class Grant(msgspec.Struct, frozen=True, order=True):
             return True
         if queue.startswith(RESERVED_PREFIX) and not pattern.startswith(RESERVED_PREFIX):
             return False
+        source = queue.removesuffix(DEAD_LETTER_SUFFIX)  # `shop.*` does not include `shop.dlq`, which belongs to `shop`
         if pattern.endswith("*"):
-            return queue.startswith(pattern[:-1])
-        return pattern in (queue, queue.removesuffix(DEAD_LETTER_SUFFIX))
+            return source.startswith(pattern[:-1])
+        return pattern in (queue, source)
 
 
 class Principal:

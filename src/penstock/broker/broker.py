@@ -272,6 +272,13 @@ class Broker:
             return cast(R, fitting(cast("list[Message]", reply)))
         return reply
 
+    async def looked(self, operation: Operation[R]) -> R:
+        """The reply to an operation that only looks, for a part of a request whose access was checked."""
+        self.flush()
+        reply, ticket = await asyncio.to_thread(self.session.run, operation)
+        await self.confirmer.confirmed(ticket)
+        return reply
+
     async def transact(self, client: Client, operations: Sequence[Step], producer: Producer | None = None) -> Ids:
         """Pushes and settles, all or nothing; the ids of each push."""
         touched = {

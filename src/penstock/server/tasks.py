@@ -33,6 +33,7 @@ from penstock.errors import (
 )
 from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datetime
 from penstock.model_tasks import Envelope, OperationView, Submitted, TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.operations import Action
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
 from penstock.wire import json_tasks as json
@@ -80,7 +81,7 @@ async def purge(broker: Broker, client: Client, filter: TaskFilter) -> Operation
             break
         await asyncio.sleep(pause)
         left -= pause
-        view = await broker.execute(client, ops.FindOperation(view.operation_id))
+        view = await broker.looked(ops.FindOperation(view.operation_id))
     return validation.succeeded(view)
 
 
@@ -122,6 +123,8 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
     lease_request = validation.lease_request(request.max, seconds_of(request.lease_ms), worker_id, None, False)
     if not queues:
         raise InvalidField("queues: there is none", hint="name the queues to claim from")
+    for queue in queues:  # all of them at first: what somebody may do does not depend on which has something
+        raised(broker.refused(client, Action.CONSUME, queue))
     reply = await _first(broker, client, queues, lease_request, validation.wait_seconds(request.wait_ms / 1000))
     if reply is None:
         return Claimed([])

@@ -96,13 +96,18 @@ async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueR
     name = check_name(request.queue)
     operation = ops.CreateQueue(name, await convert(options_of, request), request.exist_ok)
     await broker.execute(client, operation)
-    return await _get_queue(broker, client, request)
+    return await _changed(broker, name)
 
 
 async def _update_queue(broker: Broker, client: Client, request: pb.UpdateQueueRequest) -> pb.Queue:
     name = check_name(request.queue)
     await broker.execute(client, ops.UpdateQueue(name, await convert(options_of, request)))
-    return await _get_queue(broker, client, request)
+    return await _changed(broker, name)
+
+
+async def _changed(broker: Broker, name: str) -> pb.Queue:
+    """The queue that was changed: who may do that may see its options."""
+    return queue_of(name, await broker.looked(ops.GetOptions(name)))
 
 
 async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:

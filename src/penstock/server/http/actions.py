@@ -81,7 +81,8 @@ async def update_queue(request: RequestParts) -> Any:
 
 
 async def _queue(request: RequestParts, name: str) -> Any:
-    return view_of(name, await request.execute(ops.GetOptions(name)))
+    """The queue that was changed: who may do that may see its options."""
+    return view_of(name, await request.broker.looked(ops.GetOptions(name)))
 
 
 async def all_stats(request: RequestParts) -> models.StatsView:

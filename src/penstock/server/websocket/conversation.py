@@ -273,7 +273,7 @@ class Conversation:
         self._client = msgspec.structs.replace(self._client, principal=principal)
         principal.once_revoked(self._revoked)
         self._socket.allow_large()
-        self._answer("ok", said.id, b'"principal":%b' % encode(principal.name))
+        self._answer("ok", said.id, b',"principal":%b' % encode(principal.name))
 
     def _revoked(self) -> None:
         self._end(UNAUTHORISED, "the credential was revoked, or has expired")
