@@ -136,33 +136,36 @@ def find(host: str, port: int, environment: Mapping[str, str]) -> Entry | None:
 
 
 class Announcement:
-    """The entries of a broker that runs: one for each address, and a header file for curl."""
+    """The entries of a broker that runs: one for each address, and a header file for curl.
 
-    def __init__(self, entry: Entry, places: Iterable[str], environment: Mapping[str, str]) -> None:
-        self.entry = entry
-        self.places = tuple(places)
-        self.directory = _usable_directory(environment)
+    Without an entry, for a broker without access control, it only removes what a broker that was killed has left.
+    """
+
+    def __init__(self, entry: Entry | None, environment: Mapping[str, str]) -> None:
+        self._entry = entry
+        self._environment = environment
+        self._directory = None if entry is None else _usable_directory(environment)
         self._files: list[Path] = []
+        self.header_file: Path | None = None  # with the header that curl needs: `curl -H @<file>`
 
-    @property
-    def header_file(self) -> Path | None:
-        """A file with the header that curl needs: `curl -H @<file>`. It has the name of the last address."""
-        if not self.places:
-            return None
-        return None if self.directory is None else _file_of(self.directory, self.places[-1]).with_suffix(".header")
+    def add(self, places: Iterable[str]) -> None:
+        """The broker listens at these addresses: called before anybody who connects there is answered."""
+        for place in places:
+            for directory in directories(self._environment):
+                with suppress(OSError):
+                    _file_of(directory, place).unlink()
+            if self._directory is not None and self._entry is not None:
+                path = _file_of(self._directory, place)
+                self._write(path, msgspec.json.encode(self._entry))
+                self.header_file = path.with_suffix(".header")
 
-    def write(self) -> None:
-        """Make the entries; without a directory of the user's own there are none."""
-        if self.directory is None or not self.places:
-            return
-        data = msgspec.json.encode(self.entry)
-        for place in self.places:
-            self._write(_file_of(self.directory, place), data)
-        assert self.header_file is not None
-        self._write(self.header_file, f"Authorization: Bearer {self.entry.key}\n".encode())
+    def write_header(self) -> None:
+        """Write the header file; it has the name of the last address."""
+        if self.header_file is not None and self._entry is not None:
+            self._write(self.header_file, f"Authorization: Bearer {self._entry.key}\n".encode())
 
     def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(f".{path.name}.{self.entry.run}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
             os.fchmod(fd, 0o600)
@@ -176,17 +179,9 @@ class Announcement:
         """Remove the entries, unless another broker has replaced them meanwhile."""
         for path in self._files:
             with suppress(OSError):
-                if self.entry.run.encode() in path.read_bytes():
+                if self._entry is not None and self._entry.run.encode() in path.read_bytes():
                     path.unlink()
         self._files.clear()
-
-
-def withdraw(places: Iterable[str], environment: Mapping[str, str]) -> None:
-    """Remove entries of brokers that were at these addresses and did not stop properly."""
-    for directory in directories(environment):
-        for place in places:
-            with suppress(OSError):
-                _file_of(directory, place).unlink()
 
 
 def _usable_directory(environment: Mapping[str, str]) -> Path | None:

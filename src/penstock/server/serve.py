@@ -220,8 +220,7 @@ class Server:
         self._session: Session | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self.tls: ServerTls | None = None  # once it is started, with TLS
-        self._entry: discovery.Entry | None = None  # with the key of this run; None without access control
-        self._announcement: discovery.Announcement | None = None
+        self._announcement = discovery.Announcement(None, os.environ)  # to the owner's own programs
         self._identity: Identity | None = None  # None without access control
         self.broker: Broker | None = None  # once it is started
         self.over = asyncio.Event()  # somebody wants it to end, or the journal failed
@@ -239,9 +238,9 @@ class Server:
             self._watch_journal(self._session)
             self._watch_transport(self.broker)
             addresses = await self._listen()
-            header_file = self._announce(addresses)
-            queues = self._session.shard.queue_count
-            return Started(settings.data, settings.durability, queues, addresses, header_file)
+            self._announcement.write_header()
+            queues, header_file = self._session.shard.queue_count, self._announcement.header_file
+            return Started(settings.data, settings.durability, queues, addresses, str(header_file or ""))
         except BaseException:
             await self.stop(drain=False)
             raise
@@ -253,6 +252,9 @@ class Server:
         for protocol in ports_of(self._settings):
             listener = await start(protocol, self.broker, self._settings, metrics, self.tls)
             if listener is not None:
+                if protocol != "grpc":  # whose clients send a key
+                    hosts = _loopbacks(self._settings.host)
+                    self._announcement.add(discovery.place_of(host, listener.port) for host in hosts)
                 self._listeners.append(listener)
                 addresses.append(
                     Address(protocol, self._settings.host, listener.port, self.tls is not None, self._settings.hosts)
@@ -288,27 +290,13 @@ class Server:
         meter = Meter(session.shard.clock.now())
         if self._settings.auth == "off":
             return Broker(session, meter=meter)
-        self._entry = discovery.new_entry()
-        identity = self._identity = Identity(self._settings, session.access, session.clock, self._entry)
+        entry = discovery.new_entry()
+        self._announcement = discovery.Announcement(entry, os.environ)
+        identity = self._identity = Identity(self._settings, session.access, session.clock, entry)
         broker = Broker(session, authenticator=identity.authenticator, sign_in=identity.sign_in, meter=meter)
         broker.notices.append(identity.problems)
         identity.start()
         return broker
-
-    def _announce(self, addresses: list[Address]) -> str:
-        """Let the owner's own programs find the key of this run; returns the file with the header for curl."""
-        places = [
-            discovery.place_of(host, address.port)
-            for address in addresses
-            if address.protocol != "grpc"  # whose clients send a key
-            for host in _loopbacks(address.host)
-        ]
-        discovery.withdraw(places, os.environ)  # of a broker that was killed
-        if self._entry is None:
-            return ""
-        self._announcement = discovery.Announcement(self._entry, places, os.environ)
-        self._announcement.write()
-        return str(self._announcement.header_file or "")
 
     def _watch_journal(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
@@ -334,8 +322,7 @@ class Server:
             await self._drain(self.broker)
         if self._upkeep is not None:
             self._upkeep.cancel()
-        if self._announcement is not None:
-            self._announcement.remove()
+        self._announcement.remove()
         if self._identity is not None:
             self._identity.close()
         for listener in self._listeners:
