@@ -303,6 +303,23 @@ def check_name(name: Any, what: str = "queue") -> str:
     return name
 
 
+OWNER_SEPARATOR: Final = "\0"  # no name can contain it
+
+
+def owned(owner: str, name: str) -> str:
+    """The name under which something of a principal is kept: nobody else's name can be the same.
+
+    What belongs to the owner of the broker has its plain name, as everything had before there were principals: so
+    nothing that is stored changes, and what was there before belongs to the owner.
+    """
+    return f"{owner}{OWNER_SEPARATOR}{name}" if owner else name
+
+
+def bare_name(name: str) -> str:
+    """The inverse of `owned`: the name as its owner knows it."""
+    return name.rpartition(OWNER_SEPARATOR)[2]
+
+
 def as_run(offsets: list[int]) -> list[int] | range:
     """`offsets` as a range when they are consecutive, else unchanged. Every offset is checked, not the ends alone."""
     run = range(offsets[0], offsets[0] + len(offsets))

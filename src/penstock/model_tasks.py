@@ -278,6 +278,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, as it is shown: alive, stuck, stopping, or dead for a while before it is forgotten."""
 
     info: WorkerInfo
+    owner: str = ""  # the principal that it runs as; "" for the owner of the broker
     state: Literal["alive", "stuck", "stopping", "dead"]
     first_seen_at: datetime
     last_heartbeat_at: datetime

@@ -63,6 +63,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     generation: int = 0  # the last that the member received
     client: str = ""  # who asks, for limits by client
     start: Position | None = None  # where the group begins if this lease makes it; None: it must exist
+    owner: str = ""  # the principal that the lease belongs to; "" for the owner of the broker
 
     def in_existing_group(self) -> LeaseRequest:
         """This request without `start`: a group that was deleted since is not created again."""

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from penstock.access.discovery import BROKER, CLIENT, Entry, new_nonce
-from penstock.access.grants import OWNER, Grant, Principal
+from penstock.access.grants import OWNER, Grant, Principal, owner_name
 from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
-from penstock.access.store import AccessStore
+from penstock.access.store import AccessStore, Document
 from penstock.access.tokens import Claims
 from penstock.clock import Clock
 from penstock.errors import NotAuthenticated
@@ -25,6 +25,7 @@ RECENT_MAX: Final = 10_000  # tokens whose principal is kept though no connectio
 TOKEN_BYTES_MAX: Final = 8192
 CHALLENGES_MAX: Final = 1024
 CHALLENGE_US: Final = 30_000_000
+FOREVER: Final = 1 << 62
 HINT: Final = (
     "pass a key as token=, PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE, or as the header 'Authorization: Bearer <key>'; "
     "an owner makes one with `penstock key create`"
@@ -70,6 +71,10 @@ class Authenticator:
         self._challenges: OrderedDict[str, tuple[str, str, int]] = OrderedDict()
         # For programs of the owner that have proved the run's key, over HTTP: a token that counts for this run only.
         self._session = make_key(entry.run + "s")
+        # Called with the name of a principal of the store that has lost its last credential: see `owner_name`.
+        self.on_gone: Callable[[str], object] = lambda name: None
+        self._known = store.document
+        self._names, self._known_until = _with_credential(store.document, clock.now())
 
     @property
     def run_token(self) -> str:
@@ -203,3 +208,24 @@ class Authenticator:
                 principal.change(found.grants, found.namespace)
         for digest in [digest for digest, principal in self._recent.items() if principal.is_revoked]:
             del self._recent[digest]
+        self._notice_gone()
+
+    def _notice_gone(self) -> None:
+        """Call `on_gone` for principals of the store that had a credential the last time and have none now."""
+        document, now = self._store.document, self._clock.now()
+        if document is self._known and now < self._known_until:
+            return
+        before, (self._names, self._known_until) = self._names, _with_credential(document, now)
+        self._known = document
+        for name in before - self._names:
+            self.on_gone(name)
+
+
+def _with_credential(document: Document, now: int) -> tuple[frozenset[str], int]:
+    """The principals that can prove who they are, and until when that holds if nothing changes."""
+    keys = [key for key in document.keys.values() if key.expires_at is None or key.expires_at > now]
+    names = {key.principal for key in keys}
+    names |= {record.name for record in document.principals.values() if record.password or record.certificates}
+    records = (document.principals[name] for name in names)
+    until = min((key.expires_at for key in keys if key.expires_at is not None), default=FOREVER)
+    return frozenset(owner_name(record.name, record.namespace) for record in records), until

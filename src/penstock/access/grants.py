@@ -82,6 +82,15 @@ class Principal:
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
 
+    @property
+    def owner(self) -> str:
+        """Under whose name its producers, sinks, members, workers and leases are kept; "" for those of the owner.
+
+        Whoever uses a broker without access control, or by the key of its run, is the owner of what was there before.
+        """
+        is_owner = self.name in OWNERS and self.grants == OWNER and not self.namespace
+        return "" if is_owner else owner_name(self.name, self.namespace)
+
     def may(self, action: Action, queue: str) -> bool:
         """Whether some grant allows this. `queue` is `BROKER` when the broker as a whole is meant."""
         answer = self._answers.get((action, queue))
@@ -127,6 +136,11 @@ class Principal:
     def forget(self, end: Callable[[], object]) -> None:
         """Take back `once_revoked`."""
         self._on_revoked.discard(end)
+
+
+def owner_name(name: str, namespace: str) -> str:
+    """The name under which the things of a principal are kept."""
+    return f"{namespace}/{name}" if namespace else name
 
 
 def denial(principal: Principal, action: Action, queue: str) -> NotAuthorised:
@@ -223,6 +237,7 @@ def _inside(grant: Grant, prefix: str, text: str) -> Grant:
     return grant
 
 
+OWNERS: Final = ("local", "owner")  # with all grants: whoever runs the broker
 _ACTIONS: Final = tuple(str(action) for action in Action)
 _HINT: Final = "a grant is like push:orders, consume:shop.* or viewer:*"
 

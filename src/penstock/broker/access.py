@@ -25,6 +25,10 @@ class Client(msgspec.Struct, frozen=True):
     credential: str = ""  # what proved who it is: key, token, certificate, session
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
+    owner: str = ""  # whose producers, sinks, members, workers and leases it uses; "": those of the broker's owner
+
     def __post_init__(self) -> None:
-        who = self.address if self.principal in (LOCAL, NOBODY) else self.principal.name
+        principal = self.principal
+        who = self.address if principal in (LOCAL, NOBODY) else principal.name
         msgspec.structs.force_setattr(self, "identity", who)
+        msgspec.structs.force_setattr(self, "owner", principal.owner)

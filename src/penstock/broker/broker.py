@@ -33,10 +33,11 @@ from penstock.broker.reply_size import fitting
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.broker.unread import Unread
+from penstock.delivery.producers import check_producer, stored_id
 from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.journal.commit import Confirmer
-from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
+from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt, owned
 from penstock.operations import Action, Me, Operation
 from penstock.operations.base import SOME_QUEUE
 from penstock.replies import LeaseReply, PushReply
@@ -68,6 +69,8 @@ class Broker:
         self.meter = meter or Meter()
         self.authorise = authorise
         self.logins = Logins(authenticator, sign_in)
+        if authenticator is not None:
+            authenticator.on_gone = self.give_up
         self.loop = asyncio.get_running_loop()
         self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
@@ -104,6 +107,12 @@ class Broker:
         elif self.is_holding:
             self.hold(partial(self.push_one, client, queue, payload, producer, on_reply, content))
         else:
+            if producer is not None and client.owner:
+                try:
+                    producer = own_producer(client, producer)
+                except PenstockError as error:
+                    on_reply(self.count(queue, error))
+                    return
             kind = (queue, client.identity, client.protocol, content)
             self._folder.add(kind, payload, producer, on_reply)
 
@@ -127,7 +136,11 @@ class Broker:
             return
         started = self.clock.monotonic()
         self.flush()
-        answer = answer_of(lambda: self.shard.push(queue, batch, partition, durability, producer, client.identity))
+        answer = answer_of(
+            lambda: self.shard.push(
+                queue, batch, partition, durability, own_producer(client, producer), client.identity
+            )
+        )
         if isinstance(answer, PenstockError):
             on_reply(self.count(queue, answer))
             return
@@ -154,7 +167,8 @@ class Broker:
     ) -> Pending:
         """Up to so many messages; `on_reply(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
         self.flush()
-        named = msgspec.structs.replace(request, client=client.identity)
+        member = owned(client.owner, request.member) if request.member else ""
+        named = msgspec.structs.replace(request, client=client.identity, owner=client.owner, member=member)
         pending = Pending(self, queue, group, named, 0.0 if self.is_draining else wait_seconds, on_reply)
         refused = self.refused(client, Action.CONSUME, queue)
         if refused is not None:
@@ -265,7 +279,7 @@ class Broker:
         self.flush()
         with self.counting(min(operation.queues(), default="")), self.audit.counting(client, operation):
             caller = self.audit.caller(client)
-            reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity, caller)
+            reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity, caller, client.owner)
         await self.confirmer.confirmed(ticket)
         reply = self.authorisation.visible(client, operation, reply)
         if operation.spec.result == list[Message]:
@@ -290,7 +304,8 @@ class Broker:
             raised(self.refused(client, action, queue, even_draining=finishes))
         self.flush()
         with self.counting(min((queue for _, queue in touched), default="")):
-            ids, ticket = await asyncio.to_thread(self.session.transact, operations, producer, client.identity)
+            numbered = own_producer(client, producer)
+            ids, ticket = await asyncio.to_thread(self.session.transact, operations, numbered, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
 
@@ -361,6 +376,10 @@ class Broker:
         future: asyncio.Future[Any] = self.loop.create_future()
         operation(partial(resolve, future))
         return raised(await future)
+
+    def give_up(self, owner: str) -> None:
+        """A principal has no credential any more: what it holds is released, its members leave, its workers go."""
+        self.in_thread(partial(self.session.tasks.give_up, owner), _log_failure)
 
     # the end
 
@@ -449,3 +468,16 @@ class Broker:
         """Note that a request was refused."""
         self.meter.refused(queue, error.code)
         return error
+
+
+def own_producer(client: Client, producer: Producer | None) -> Producer | None:
+    """The producer of this client that a push names; raises when it is the producer of somebody else."""
+    if producer is None or not client.owner:
+        return producer
+    id, epoch, sequence = check_producer(producer)
+    return stored_id(client.owner, id), epoch, sequence
+
+
+def _log_failure(answer: Any) -> None:
+    if isinstance(answer, PenstockError):
+        logger.warning("what a revoked principal held is not released: %s", answer)

@@ -24,7 +24,7 @@ from penstock.delivery import entries
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.journal.commit import Confirmer
-from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, to_datetime
+from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, owned, to_datetime
 from penstock.model_tasks import TaskView, WorkerView
 from penstock.operations.base import Action
 from penstock.operations.tasks import visible_worker
@@ -286,7 +286,7 @@ class TaskEvents:
         while True:
             answer = await awaited_answer_of(asyncio.to_thread(self._session.tasks.workers))
             if not isinstance(answer, PenstockError):
-                self._compare({worker.info.worker_id: worker for worker in answer})
+                self._compare({owned(worker.owner, worker.info.worker_id): worker for worker in answer})
             await asyncio.sleep(WORKERS_SECONDS)
 
     def _compare(self, workers: dict[str, WorkerView]) -> None:

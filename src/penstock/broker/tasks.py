@@ -25,6 +25,7 @@ from penstock.access.masking import EVERYTHING, mask_of
 from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.errors import LeaseLost, PenstockError, TaskNotFound, Unavailable
+from penstock.model import owned
 from penstock.model_tasks import Finish, TaskPage, TaskSubmission, TaskView, WorkerNews
 from penstock.operations import Action
 
@@ -332,11 +333,11 @@ class Tasks:
     # workers
 
     def heartbeat(self, client: Client, operation: ops.HeartbeatWorker, on_reply: OnReply) -> None:
-        refused = self._refused(client, Action.CONSUME, operation.info.queues or ("",))
+        refused = self._refused(client, Action.CONSUME, operation.queues())
         if refused is not None:
             on_reply(refused)
             return
-        answer = answer_of(lambda: self._session.run(operation))
+        answer = answer_of(lambda: self._session.run(operation, owner=client.owner))
         on_reply(answer if isinstance(answer, PenstockError) else answer[0])
 
     def news(self, client: Client, operation: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
@@ -344,9 +345,8 @@ class Tasks:
         if refused is not None:
             on_reply(refused)
             return None
-        return self._wait(
-            ExpectedNews(self._session.tasks.registry, operation.worker_id), operation.wait_seconds, on_reply
-        )
+        worker_id = owned(client.owner, operation.worker_id)
+        return self._wait(ExpectedNews(self._session.tasks.registry, worker_id), operation.wait_seconds, on_reply)
 
     # one task
 

@@ -29,7 +29,7 @@ from penstock.delivery.keys import KeyGate
 from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.rate_limits import QUEUE, Buckets, renewed
-from penstock.model import ARCHIVE_GROUP, Outcome, QueueOptions
+from penstock.model import ARCHIVE_GROUP, Outcome, QueueOptions, owned
 
 if TYPE_CHECKING:
     from penstock.delivery.log import Partition, Queue
@@ -179,6 +179,12 @@ class Lease(msgspec.Struct):
     is_whole: bool = True  # nothing of it was settled on its own
     change_count: int = 0  # of the group when it was leased
     member: str = ""  # of the group, when a member leased it
+    owner: str = ""  # the principal that has it; "" for the owner of the broker
+
+    @property
+    def holder(self) -> str:
+        """The consumer, as its principal's own."""
+        return owned(self.owner, self.consumer)
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
         """The take and index of one delivery of this lease."""

@@ -183,7 +183,7 @@ def select_lease(
     lease = Lease(
         nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.change_count
     )
-    lease.member = request.member
+    lease.member, lease.owner = request.member, request.owner
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
     if request.auto_ack:
         entries.append(Settled(queue.id, group.id, int(Outcome.ACKED), now, now, request.consumer, "", spans))

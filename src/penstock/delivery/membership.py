@@ -37,6 +37,7 @@ from penstock import limits
 from penstock.delivery.entries import FOREVER
 from penstock.delivery.progress import Progress
 from penstock.errors import MemberFenced
+from penstock.model import bare_name
 
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
@@ -110,7 +111,7 @@ class Slot(msgspec.Struct):
 
 
 class Seat(msgspec.Struct):
-    """One member."""
+    """One member. It is kept by its name as its principal's own (`owned`)."""
 
     session_us: int
     deadline: int  # its session ends unless it is heard from before
@@ -212,10 +213,10 @@ class Roster:
         """A member that is still one, in its present life."""
         seat = self.seats.get(member)
         if seat is None:
-            raise MemberFenced(f"the group has no member {member!r}: its session ended, or it never joined")
+            raise MemberFenced(f"the group has no member {bare_name(member)!r}: its session ended, or it never joined")
         if not seat.joined <= generation <= self.generation:
             raise MemberFenced(
-                f"generation {generation} is not valid for member {member!r}, which joined in {seat.joined}",
+                f"generation {generation} is not valid for member {bare_name(member)!r}, which joined in {seat.joined}",
                 hint="another process has joined under this name: join again, under another name",
             )
         return seat
@@ -225,7 +226,7 @@ class Roster:
         seat = self.seat(member, generation)
         if generation < seat.changed:
             raise MemberFenced(
-                f"the partitions of member {member!r} have changed since generation {generation}",
+                f"the partitions of member {bare_name(member)!r} have changed since generation {generation}",
                 hint="send a heartbeat, which returns the partitions, then lease again",
             )
         return seat.owned
@@ -360,11 +361,12 @@ def within_membership(
             )
         return chosen
     if roster is None:
-        raise MemberFenced(f"group {group.name!r} of queue {group.queue.name!r} has no member {request.member!r}")
+        name = bare_name(request.member)
+        raise MemberFenced(f"group {group.name!r} of queue {group.queue.name!r} has no member {name!r}")
     owned = Owned(group, roster.owned_by(request.member, request.generation))
     if chosen is None:
         return owned
     foreign = [progress.partition.name for progress in chosen if progress not in owned]
     if foreign:
-        raise MemberFenced(f"member {request.member!r} does not own partition {foreign[0]!r}")
+        raise MemberFenced(f"member {bare_name(request.member)!r} does not own partition {foreign[0]!r}")
     return chosen

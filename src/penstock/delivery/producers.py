@@ -18,6 +18,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ import numpy as np
 from penstock import limits
 from penstock.delivery.entries import Answered, IdRun, Int32s, Part, Produced, ProducerSet, Push
 from penstock.errors import InvalidField, ProducerFenced
-from penstock.model import MessageId, check_name
+from penstock.model import MessageId, check_name, owned
 from penstock.requests import Producer
 
 if TYPE_CHECKING:
@@ -229,15 +230,53 @@ class Producers:
         self.look_at = now + IDLE // 24
 
 
-def decide_producer(producers: Producers, name: str, now: int) -> ProducerSet:
-    """The next epoch of a named producer.
+def decide_producer(producers: Producers, name: str, now: int, owner: str = "") -> ProducerSet:
+    """The next epoch of a named producer of a principal.
 
     One that is not known, or no longer, starts from the clock: what an older epoch left behind stays older.
     """
     check_name(name, "producer")
-    id = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") | NAMED
+    id = stored_id(owner, named_id(owner, name))
     known = producers.known.get(id)
     return ProducerSet(id, known.epoch + 1 if known is not None else max(1, now // 1_000_000), now)
+
+
+# Producers of principals. Each principal has numbers of its own: the id that it uses is not the one that is kept, so
+# that whatever id somebody chooses or learns, they reach none but their own producers. Ids of names say whose they are,
+# so that one that is used by somebody else is refused. The owner of the broker uses the ids that are kept, as everybody
+# did before there were principals: the format of journal and checkpoint does not change, nor does what they hold.
+
+TAG_SHIFT: Final = 47
+TAG_MASK: Final = 0xFFFF
+
+
+def named_id(owner: str, name: str) -> int:
+    """The id that a principal uses for its producer of this name."""
+    if not owner:
+        return _digest(name.encode()) | NAMED
+    number = _digest(owned(owner, name).encode()) & ((1 << TAG_SHIFT) - 1)
+    return NAMED | _tag(owner) << TAG_SHIFT | number
+
+
+@lru_cache(maxsize=4096)
+def stored_id(owner: str, id: int) -> int:
+    """The id under which the producer is kept that a principal calls `id`; refuses the name of somebody else."""
+    if not owner:
+        return id
+    if id & NAMED and (id >> TAG_SHIFT) & TAG_MASK != _tag(owner):
+        raise ProducerFenced(
+            f"producer {id} belongs to somebody else", hint="register a name: connect(producer=…) or POST /producers"
+        )
+    number = _digest(owner.encode() + b"\0" + id.to_bytes(8, "little"))
+    return max(1, number & ~NAMED) | id & NAMED
+
+
+def _tag(owner: str) -> int:
+    return _digest(owner.encode()) & TAG_MASK
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def check_producer(producer: Producer) -> Producer:

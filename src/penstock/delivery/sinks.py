@@ -6,9 +6,9 @@ from entries, and so survives a restart.
 - A batch up to the last one changes nothing.
 - A batch too large for one frame is remembered with the files that were staged for it first, and how many of them are
   in. Whoever comes with it again goes on with those, never with others: they may hold the same rows in another order.
-- A sink is known by its queue and its name: the same name in another queue is another sink. It belongs to one origin if
-  that is named: where its numbers come from, such as a query. Another one, or a number 0 after others, means that the
-  count starts over; that is refused unless the commit says `is_reset`.
+- A sink is known by its queue and its name: the same name in another queue, or of another principal, is another sink.
+  It belongs to one origin if that is named: where its numbers come from, such as a query. Another one, or a number 0
+  after others, means that the count starts over; that is refused unless the commit says `is_reset`.
 - A sink that is used once is forgotten after a day, when the next one comes, and of too many the one silent longest.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from penstock import limits
 from penstock.delivery.entries import SinkCommitted
 from penstock.errors import InvalidField, SinkConflict
-from penstock.model import check_name
+from penstock.model import bare_name, check_name
 from penstock.requests import SinkCommit
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Sinks:
         else:
             return False
         if not commit.is_reset:
-            raise SinkConflict(f"sink {commit.sink!r}: {what}")
+            raise SinkConflict(f"sink {bare_name(commit.sink)!r}: {what}")
         return True
 
     def needed(self) -> set[str]:

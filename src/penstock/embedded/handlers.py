@@ -16,17 +16,18 @@ from penstock.access.encryption import KeyRing, read_key_file
 from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
-from penstock.delivery.producers import decide_producer
+from penstock.delivery.producers import decide_producer, named_id
 from penstock.embedded import access_handlers  # noqa: F401 - those of its operations
 from penstock.embedded.handler_table import HANDLERS, Reply, handles
-from penstock.errors import InvalidField, QueueExists
-from penstock.model import DLQ_SUFFIX, Freed, queue_options, to_micros
+from penstock.errors import InvalidField, QueueExists, shown
+from penstock.model import DLQ_SUFFIX, OWNER_SEPARATOR, Freed, owned, queue_options, to_micros
 from penstock.model_audit import AuditFilter
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
 from penstock.shard.tasks import finish, schedules
 from penstock.shard.tasks import operations as task_operations
+from penstock.storage.staging import stored_name
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -268,28 +269,34 @@ def _members(session: Session, operation: ops.Members, client: str) -> Reply:
     return members.members(session.shard, operation.queue, operation.group)
 
 
-@handles(ops.Join)
-def _join(session: Session, operation: ops.Join, client: str) -> Reply:
+@handles(ops.Join, of_owner=True)
+def _join(session: Session, operation: ops.Join, client: str, owner: str) -> Reply:
     return members.join(
         session.shard,
         operation.queue,
         operation.group,
-        operation.member,
+        owned(owner, operation.member),
         operation.session_seconds,
         operation.start,
     )
 
 
-@handles(ops.Heartbeat)
-def _heartbeat(session: Session, operation: ops.Heartbeat, client: str) -> Reply:
+@handles(ops.Heartbeat, of_owner=True)
+def _heartbeat(session: Session, operation: ops.Heartbeat, client: str, owner: str) -> Reply:
     return members.heartbeat(
-        session.shard, operation.queue, operation.group, operation.member, operation.generation, operation.held
+        session.shard,
+        operation.queue,
+        operation.group,
+        owned(owner, operation.member),
+        operation.generation,
+        operation.held,
     )
 
 
-@handles(ops.Leave)
-def _leave(session: Session, operation: ops.Leave, client: str) -> Reply:
-    return None, members.leave(session.shard, operation.queue, operation.group, operation.member, operation.generation)
+@handles(ops.Leave, of_owner=True)
+def _leave(session: Session, operation: ops.Leave, client: str, owner: str) -> Reply:
+    member = owned(owner, operation.member)
+    return None, members.leave(session.shard, operation.queue, operation.group, member, operation.generation)
 
 
 # dead letters
@@ -351,16 +358,16 @@ def _verify_audit(session: Session, operation: ops.VerifyAudit, client: str) -> 
     return session.audit.verify(), 0
 
 
-@handles(ops.InitProducer)
-def _init_producer(session: Session, operation: ops.InitProducer, client: str) -> Reply:
+@handles(ops.InitProducer, of_owner=True)
+def _init_producer(session: Session, operation: ops.InitProducer, client: str, owner: str) -> Reply:
     begun: list[ProducerSet] = []
 
     def decide(now: int) -> list[ProducerSet]:
-        begun[:] = [decide_producer(session.shard.core.producers, operation.producer, now)]
+        begun[:] = [decide_producer(session.shard.core.producers, operation.producer, now, owner)]
         return begun
 
     ticket = session.shard.change(decide)
-    return (begun[0].producer, begun[0].epoch), ticket
+    return (named_id(owner, operation.producer), begun[0].epoch), ticket
 
 
 @handles(ops.History)
@@ -390,32 +397,41 @@ def _unpin(session: Session, operation: ops.Unpin, client: str) -> Reply:
     return None, 0
 
 
-@handles(ops.Stage)
-def _stage(session: Session, operation: ops.Stage, client: str) -> Reply:
+@handles(ops.Stage, of_owner=True)
+def _stage(session: Session, operation: ops.Stage, client: str, owner: str) -> Reply:
     shard = session.shard
     shard.look(lambda now: admin.queue_named(shard.core, operation.queue))
     shard.check_space()
-    session.staging.reserve(operation.name, operation.position, len(operation.data))
-    data = sink_commit.stored_bytes(shard, operation.queue, operation.name, operation.position, operation.data)
-    session.staging.write(operation.name, operation.position, data)
+    name = stored_name(owner, operation.queue, operation.name)
+    session.staging.reserve(name, operation.position, len(operation.data))
+    data = sink_commit.stored_bytes(shard, operation.queue, name, operation.position, operation.data)
+    session.staging.write(name, operation.position, data)
     return None, 0
 
 
-@handles(ops.DiscardStaged)
-def _discard_staged(session: Session, operation: ops.DiscardStaged, client: str) -> Reply:
-    sink_commit.discard_staged(session.shard, session.staging, operation.names)
+@handles(ops.DiscardStaged, of_owner=True)
+def _discard_staged(session: Session, operation: ops.DiscardStaged, client: str, owner: str) -> Reply:
+    names = [stored_name(owner, operation.queue, name) for name in operation.names]
+    sink_commit.discard_staged(session.shard, session.staging, names)
     return None, 0
 
 
-@handles(ops.CommitSink)
-def _commit_sink(session: Session, operation: ops.CommitSink, client: str) -> Reply:
-    commit = SinkCommit(**structs.asdict(operation))
+@handles(ops.CommitSink, of_owner=True)
+def _commit_sink(session: Session, operation: ops.CommitSink, client: str, owner: str) -> Reply:
+    staged = tuple(stored_name(owner, operation.queue, name) for name in operation.staged)
+    commit = SinkCommit(**{**structs.asdict(operation), "sink": _owned_sink(owner, operation.sink), "staged": staged})
     return sink_commit.commit_sink(session.shard, session.staging, commit, client)
 
 
-@handles(ops.GetSinkState)
-def _get_sink_state(session: Session, operation: ops.GetSinkState, client: str) -> Reply:
-    return sink_commit.sink_state(session.shard, operation.queue, operation.sink)
+@handles(ops.GetSinkState, of_owner=True)
+def _get_sink_state(session: Session, operation: ops.GetSinkState, client: str, owner: str) -> Reply:
+    return sink_commit.sink_state(session.shard, operation.queue, _owned_sink(owner, operation.sink))
+
+
+def _owned_sink(owner: str, sink: str) -> str:
+    if owner and OWNER_SEPARATOR in sink:
+        raise InvalidField(f"sink: {shown(sink)} contains a null character")
+    return owned(owner, sink) if sink else ""
 
 
 # tasks
@@ -481,19 +497,19 @@ def _stop_operation(session: Session, operation: ops.StopOperation, client: str)
     return task_operations.stop_operation(session.shard, operation.operation_id)
 
 
-@handles(ops.HeartbeatWorker)
-def _heartbeat_worker(session: Session, operation: ops.HeartbeatWorker, client: str) -> Reply:
-    return session.tasks.heartbeat(operation.info), 0
+@handles(ops.HeartbeatWorker, of_owner=True)
+def _heartbeat_worker(session: Session, operation: ops.HeartbeatWorker, client: str, owner: str) -> Reply:
+    return session.tasks.heartbeat(operation.info, owner), 0
 
 
-@handles(ops.AwaitNews)
-def _await_news(session: Session, operation: ops.AwaitNews, client: str) -> Reply:
-    return session.tasks.await_news(operation.worker_id, operation.wait_seconds), 0
+@handles(ops.AwaitNews, of_owner=True)
+def _await_news(session: Session, operation: ops.AwaitNews, client: str, owner: str) -> Reply:
+    return session.tasks.await_news(owned(owner, operation.worker_id), operation.wait_seconds), 0
 
 
-@handles(ops.ForgetWorker)
-def _forget_worker(session: Session, operation: ops.ForgetWorker, client: str) -> Reply:
-    return None, session.tasks.forget(operation.worker_id)
+@handles(ops.ForgetWorker, of_owner=True)
+def _forget_worker(session: Session, operation: ops.ForgetWorker, client: str, owner: str) -> Reply:
+    return None, session.tasks.forget(owned(owner, operation.worker_id))
 
 
 @handles(ops.Workers)

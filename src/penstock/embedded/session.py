@@ -23,6 +23,7 @@ from penstock.delivery import admin, namespaces
 from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
+from penstock.embedded.handler_table import OF_OWNER
 from penstock.embedded.handlers import HANDLERS
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -261,12 +262,18 @@ class Session:
 
     # everything else
 
-    def run(self, operation: ops.Operation[R], client: str = "", caller: Caller = EMBEDDED) -> tuple[R, Ticket]:
-        """Execute an operation, and record what `caller` changes by it. It may block, since files may be read."""
+    def run(
+        self, operation: ops.Operation[R], client: str = "", caller: Caller = EMBEDDED, owner: str = ""
+    ) -> tuple[R, Ticket]:
+        """Execute an operation, and record what `caller` changes by it. It may block, since files may be read.
+
+        Names of producers, sinks, members and workers are those of the principal `owner`, "" for the broker's own.
+        """
         handler = HANDLERS[type(operation)]
+        arguments = (client, owner) if type(operation) in OF_OWNER else (client,)
         if self.audit.is_on and is_recorded(operation):
-            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, client))
-        reply: tuple[R, Ticket] = handler(self, operation, client)
+            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, *arguments))
+        reply: tuple[R, Ticket] = handler(self, operation, *arguments)
         return reply
 
     def checkpoint(self) -> None:

@@ -1,6 +1,7 @@
 """Membership of groups: join, heartbeat, leave, and who is in. See docs/groups.md.
 
-Membership itself is volatile and is not journaled; the deliveries that a member loses with a partition are.
+Membership itself is volatile and is not journaled; the deliveries that a member loses with a partition are. Names of
+members are those of `model.owned`: a principal cannot take over, or end, the member of another.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.inspection import EVERYONE
 from penstock.delivery.membership import Roster
 from penstock.errors import InvalidField, MemberFenced
-from penstock.model import Outcome, Position, check_name, to_datetime
+from penstock.model import OWNER_SEPARATOR, Outcome, Position, bare_name, check_name, to_datetime
 from penstock.replies import Member, Membership
 from penstock.requests import Settling, check_session_seconds
 
@@ -31,7 +32,7 @@ def join(
     """Become a member, or take over an id; what the one before held is released, uncounted. With `start`, a group that
     is not there is made.
     """
-    check_name(member, "member")
+    check_name(bare_name(member), "member")
     session_us = round(check_session_seconds(session_seconds) * 1_000_000)
 
     def question(now: int) -> Membership:
@@ -84,6 +85,21 @@ def leave(shard: Shard, queue: str, group: str, member: str, generation: int) ->
     return shard.look(question)[1]
 
 
+def leave_all(shard: Shard, owner: str) -> Ticket:
+    """A principal is gone: its members leave all groups, and what they hold is given back."""
+
+    def question(now: int) -> None:
+        for group, roster in shard.core.rosters.groups():
+            for member, seat in list(roster.seats.items()):
+                if member.startswith(owner + OWNER_SEPARATOR):
+                    shard.take_away(group, member, seat.owned | seat.revoking, RELEASED, now)
+                    shard.changing = True
+                    roster.leave(member, roster.generation, shard.clock.monotonic())
+                    _changed(shard, group, now)
+
+    return shard.look(question)[1]
+
+
 def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]:
     """Who is in a group, in the order in which they joined."""
 
@@ -94,7 +110,7 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
             return []
         return [
             Member(
-                member,
+                bare_name(member),
                 roster.generation,
                 _names(target, seat.owned | seat.revoking),
                 to_datetime(now - (monotonic - seat.seen_at)),
@@ -109,7 +125,7 @@ def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, R
     """The roster that somebody claims to be on."""
     target = admin.group_named(admin.queue_named(shard.core, queue), group)
     if target.roster is None:
-        raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {member!r}")
+        raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {bare_name(member)!r}")
     return target, target.roster
 
 
@@ -125,7 +141,7 @@ def _changed(shard: Shard, group: Group, now: int) -> None:
 def _membership(group: Group, roster: Roster, member: str) -> Membership:
     seat = roster.seats[member]
     return Membership(
-        member,
+        bare_name(member),
         roster.generation,
         _names(group, seat.owned),
         _names(group, seat.revoking),

@@ -19,6 +19,7 @@ from penstock.batch import Batch
 from penstock.delivery.entries import SinkCommitted
 from penstock.delivery.sinks import Todo, check_commit
 from penstock.errors import StorageError
+from penstock.model import bare_name
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.shard.transactions import Plan, Prepared, Pushes
@@ -106,7 +107,7 @@ def _reading(shard: Shard, request: SinkCommit, todo: Todo, read: Callable[[], T
         if shard.look(lambda now: _todo(shard, request))[0] != todo:
             raise _Moved from None
         raise StorageError(
-            f"sink {request.sink!r}, batch {todo.batch}: the staged file {error.filename} is gone",
+            f"sink {bare_name(request.sink)!r}, batch {todo.batch}: the staged file {error.filename} is gone",
             hint="stage the batch again" if not todo.done else "set resetSink=true to begin anew; some of it is in",
         ) from None
 

@@ -4,6 +4,8 @@ It is volatile, and time is an argument. A worker reports every `worker_heartbea
 for `worker_dead_seconds` is dead: whoever calls `overdue` ends its leases. It is shown as dead for a while, then
 forgotten. One that comes back is alive again; its leases are not.
 
+Workers are kept by their id as their principal's own (`model.owned`): nobody ends, or gets the news of, another's.
+
 News are runs to break off. Waiting for news receives each once; a heartbeat receives again what is younger than
 `worker_news_seconds`, since the answer before it may have been lost on its way. Nothing is lost with news but
 time: what a worker still reports about a cancelled task is refused.
@@ -18,7 +20,7 @@ from typing import Final, Literal
 
 from penstock import limits
 from penstock.errors import InvalidField
-from penstock.model import to_datetime
+from penstock.model import owned, to_datetime
 from penstock.model_tasks import WorkerInfo, WorkerNews, WorkerView
 
 NEVER: Final = 1 << 62
@@ -35,6 +37,7 @@ class Worker:
     first_at: int  # wall time, µs
     last_at: int
     heard: int  # the same instant by the monotonic clock
+    owner: str = ""  # its principal; "" for the owner of the broker
     is_dead: bool = False
 
     def state(self) -> Literal["alive", "stuck", "stopping", "dead"]:
@@ -67,21 +70,22 @@ class Registry:
 
     # workers
 
-    def heartbeat(self, info: WorkerInfo, now: int, monotonic: int) -> WorkerNews:
+    def heartbeat(self, info: WorkerInfo, now: int, monotonic: int, owner: str = "") -> WorkerNews:
         """A worker is there; answers with its news."""
+        worker_id = owned(owner, info.worker_id)
         with self._lock:
-            known = self._workers.get(info.worker_id)
+            known = self._workers.get(worker_id)
             if known is None:
                 if len(self._workers) >= limits.workers_max:
                     raise InvalidField(
                         f"worker_id: {info.worker_id!r} would be more than {limits.workers_max:,} workers",
                         hint="use one id for the whole life of a worker",
                     )
-                self._workers[info.worker_id] = Worker(info, now, now, monotonic)
+                self._workers[worker_id] = Worker(info, now, now, monotonic, owner)
             else:
                 known.info, known.last_at, known.heard, known.is_dead = info, now, monotonic, False
             self.look_at = min(self.look_at, monotonic + DEAD_US)
-            box = self._mail.get(info.worker_id)
+            box = self._mail.get(worker_id)
             if box is None:
                 return WorkerNews()
             self._drop_old(box, monotonic)
@@ -91,11 +95,20 @@ class Registry:
     def forget(self, worker_id: str) -> None:
         """A worker has said goodbye."""
         with self._lock:
-            self._workers.pop(worker_id, None)
-            if (box := self._mail.get(worker_id)) is not None:
-                box.cancelled.clear()
-                box.unsent.clear()
-                self._drop_mail(worker_id)
+            self._forget(worker_id)
+
+    def forget_owner(self, owner: str) -> None:
+        """A principal is gone, and its workers with it."""
+        with self._lock:
+            for worker_id in [id for id, worker in self._workers.items() if worker.owner == owner]:
+                self._forget(worker_id)
+
+    def _forget(self, worker_id: str) -> None:
+        self._workers.pop(worker_id, None)
+        if (box := self._mail.get(worker_id)) is not None:
+            box.cancelled.clear()
+            box.unsent.clear()
+            self._drop_mail(worker_id)
 
     def overdue(self, monotonic: int) -> list[str]:
         """Let time happen; the workers that have died of it."""
@@ -126,6 +139,7 @@ class Registry:
             return [
                 WorkerView(
                     info=worker.info,
+                    owner=worker.owner,
                     state=worker.state(),
                     first_seen_at=to_datetime(worker.first_at),
                     last_heartbeat_at=to_datetime(worker.last_at),

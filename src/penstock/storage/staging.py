@@ -28,6 +28,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.batch.layout import Buffer, padded
 from penstock.errors import BadBatch, InvalidField, StorageError, TooLarge
+from penstock.model import OWNER_SEPARATOR
 from penstock.storage.disk import Bytes, Disk
 
 DIRECTORY: Final = "staging"
@@ -44,8 +45,23 @@ def name_for(queue: str, sink: str, task: int, now: int, salt: bytes) -> str:
 
 
 def sink_digest(queue: str, sink: str) -> str:
-    """The prefix of the names of a sink's files."""
-    return hashlib.blake2b(f"{queue}\0{sink}".encode(), digest_size=8).hexdigest()
+    """The prefix of the names of a sink's files; `sink` as its principal's own (`owned`)."""
+    owner, _, name = sink.rpartition(OWNER_SEPARATOR)
+    digest = hashlib.blake2b(f"{queue}\0{name}".encode(), digest_size=8).hexdigest()
+    return _owned_digest(owner, queue, digest) if owner else digest
+
+
+def stored_name(owner: str, queue: str, name: str) -> str:
+    """The name of the file that a principal calls `name`, for messages of a queue.
+
+    Nobody else's files, and none for another queue, have it. Those of the owner of the broker have the name itself.
+    """
+    digest, _, rest = check_staged(name).partition("-")
+    return f"{_owned_digest(owner, queue, digest)}-{rest}" if owner else name
+
+
+def _owned_digest(owner: str, queue: str, digest: str) -> str:
+    return hashlib.blake2b(f"{owner}\0{queue}\0{digest}".encode(), digest_size=8).hexdigest()
 
 
 def check_staged(name: str) -> str:

@@ -52,7 +52,7 @@ TASK_SEARCH: Final = Shape(
     is_request=True,
     kinds={"task_type": _ANY_TEXT, "limit": Kind(Annotated[int, Meta(ge=1, le=PAGE_MAX)])},
 )
-WORKER: Final = Shape(WorkerView, "Worker", flat=("info",), without=("is_stopping",))
+WORKER: Final = Shape(WorkerView, "Worker", flat=("info",), without=("is_stopping", "owner"))
 SCHEDULE: Final = Shape(ScheduleView, "Schedule", flat=("spec",))
 NEW_TASK: Final = Shape(
     TaskSubmission,

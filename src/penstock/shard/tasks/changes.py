@@ -80,7 +80,8 @@ def cancel(shard: Shard, position: MessageId | None, task_id: str) -> tuple[Tick
         note = Note(task, partition.id, position.offset, attempt, Note.CANCELLED, CANCELLED_ERROR.encode())
         noted = TasksNoted(queue.id, now, worker, [note])
         level = queue.options.durability or shard.durability
-        return commit(shard, [*entries, noted], now, level, chosen), worker
+        holder = chosen[0].lease.holder if chosen else ""
+        return commit(shard, [*entries, noted], now, level, chosen), holder
 
     return shard.run(operation)
 

@@ -6,7 +6,7 @@ Each finish of a call stands by itself; those that are accepted share a frame, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
@@ -233,28 +233,37 @@ def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes)
     return shard.run(operation)
 
 
-def expire_consumer(shard: Shard, consumer: str) -> Ticket:
+def expire_consumer(shard: Shard, holder: str) -> Ticket:
     """A worker is given up: its leases end as if they had run out, the attempts counted."""
-    return _end_leases(shard, consumer, DEAD_WORKER)
+    return _end_leases(shard, _of_worker(holder), DEAD_WORKER)
 
 
-def release_consumer(shard: Shard, consumer: str) -> Ticket:
+def release_consumer(shard: Shard, holder: str) -> Ticket:
     """A worker says goodbye: what it still holds is there for others at once."""
-    return _end_leases(shard, consumer, GOODBYE)
+    return _end_leases(shard, _of_worker(holder), GOODBYE)
 
 
-def _end_leases(shard: Shard, consumer: str, how: Settling) -> Ticket:
+def release_owner(shard: Shard, owner: str) -> Ticket:
+    """A principal is gone: what it holds, in any group, is there for others at once."""
+    return _end_leases(shard, lambda lease: lease.owner == owner, GOODBYE)
+
+
+def _end_leases(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling) -> Ticket:
     ticket = 0
-    while (ended := shard.run(lambda: _end_some(shard, consumer, how))) is not None:
+    while (ended := shard.run(lambda: _end_some(shard, is_meant, how))) is not None:
         ticket = max(ticket, ended)
     return ticket
 
 
-def _end_some(shard: Shard, consumer: str, how: Settling) -> Ticket | None:
+def _of_worker(holder: str) -> Callable[[Lease], bool]:
+    return lambda lease: lease.holder == holder and lease.group.id == GROUP
+
+
+def _end_some(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling) -> Ticket | None:
     """As much of one lease as a frame takes; None when nothing is left."""
     now, monotonic = shard.begin()
     shard.tick(now, monotonic)
-    for lease in [each for each in shard.core.leases.values() if each.consumer == consumer and each.group.id == GROUP]:
+    for lease in [lease for lease in shard.core.leases.values() if is_meant(lease)]:
         chosen = [Chosen(lease, take, held) for take, held in _held_of(lease)]
         if not chosen:
             shard.drop_lease(lease)

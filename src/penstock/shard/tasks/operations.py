@@ -317,7 +317,7 @@ class _Taking:
         if chosen is None:
             return False
         self._chosen.append(chosen)
-        self._workers.append((chosen.lease.consumer, target.task_id))
+        self._workers.append((chosen.lease.holder, target.task_id))
         return True
 
     def _phase_of(self, target: Target) -> int:

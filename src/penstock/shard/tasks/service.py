@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.delivery.entries import TaskFreed, TasksNoted
 from penstock.errors import Closed, TaskConflict
-from penstock.model import MessageId
+from penstock.model import MessageId, bare_name
 from penstock.model_tasks import (
     FINAL,
     OperationAction,
@@ -28,6 +28,7 @@ from penstock.model_tasks import (
     WorkerNews,
     WorkerView,
 )
+from penstock.shard import members
 from penstock.shard.tasks import changes, finish, operations
 from penstock.shard.tasks import submit as task_submit
 from penstock.shard.tasks.operations import OperationRunner
@@ -279,18 +280,19 @@ class TaskService:
         """Workers that have been silent for too long lose what they hold; answers when to look again."""
         now, monotonic = self.shard.clock.read()
         for worker_id in self.registry.overdue(monotonic):
-            logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", worker_id)
+            name = bare_name(worker_id)
+            logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", name)
             finish.expire_consumer(self.shard, worker_id)
             self._hurry()
         look_at = self.registry.look_at
         return None if look_at == NEVER else now + look_at - monotonic
 
-    def heartbeat(self, info: WorkerInfo) -> WorkerNews:
-        """A worker is there."""
+    def heartbeat(self, info: WorkerInfo, owner: str = "") -> WorkerNews:
+        """A worker of a principal is there."""
         self.shard.require_open()
         now, monotonic = self.shard.clock.read()
         look_at = self.registry.look_at
-        news = self.registry.heartbeat(info, now, monotonic)
+        news = self.registry.heartbeat(info, now, monotonic, owner)
         self._mind(look_at)
         return news
 
@@ -321,6 +323,11 @@ class TaskService:
         """A worker has stopped; what it still holds is released."""
         self.registry.forget(worker_id)
         return finish.release_consumer(self.shard, worker_id)
+
+    def give_up(self, owner: str) -> Ticket:
+        """A principal is gone: its workers are forgotten, its members leave, and what it holds is released."""
+        self.registry.forget_owner(owner)
+        return max(members.leave_all(self.shard, owner), finish.release_owner(self.shard, owner))
 
     def workers(self) -> list[WorkerView]:
         """The workers that were heard of lately."""
