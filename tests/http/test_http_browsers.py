@@ -125,6 +125,24 @@ def test_what_comes_from_another_site_is_refused_except_a_link_to_a_page(serve):
         assert get("/api/v1/queues", f"sec-fetch-site: {mild}") == 200
 
 
+def test_a_session_counts_for_pages_of_the_broker_only():
+    browsers = Browsers("127.0.0.1", (), ("*", "http://localhost:3000"))
+
+    def counts(**headers: str) -> bool:
+        sent = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        return browsers.is_own_page({b"host": b"localhost:7711", **sent})
+
+    assert counts()  # a browser that does not say
+    assert counts(sec_fetch_site="none")
+    assert counts(sec_fetch_site="same-origin", origin=SITE)
+    assert counts(origin=SITE)
+    for other in ("http://localhost:3000", "https://localhost:7711", "null"):  # though it may do other things
+        assert not counts(origin=other)
+        assert not counts(sec_fetch_site="same-origin", origin=other)
+    assert not counts(sec_fetch_site="same-site")
+    assert not counts(sec_fetch_site="cross-site")
+
+
 @given(st.binary(max_size=40) | st.from_regex(rb"[a-z0-9.:\[\]@/-]{0,30}", fullmatch=True), st.binary(max_size=20))
 def test_any_host_is_accepted_or_refused_and_no_name_of_somebody_else_is_accepted(host, path):
     refused = Browsers("127.0.0.1", (), ()).refused(b"GET", b"/x" + path, {b"host": host}, False)

@@ -26,6 +26,7 @@ OPEN: Final = frozenset((*PROBES, b"/", b"/ui", b"/api/v1/sessions", b"/api/v1/r
 PAGES: Final = (b"/", b"/docs", b"/ui")  # that may be linked to; so may all below /ui/
 _HOST: Final = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z._-]+)(?::(\d{1,5}))?")
 _DEFAULT_PORTS: Final = {"http": b":80", "https": b":443"}
+_OWN_SITES: Final = (b"same-origin", b"none")  # none: typed by a person, or a browser that does not say
 _ORIGIN_HINT: Final = "name the origin in cors_origins"
 
 
@@ -52,6 +53,11 @@ class Browsers:
         refused = None if b"authorization" in headers else self._host(host)
         return refused or self._origin(headers.get(b"origin"), host) or self._site(method, path, headers)
 
+    def is_own_page(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether no page of another origin, of the same site or not, has sent this: only then a session counts."""
+        site, origin = headers.get(b"sec-fetch-site", b"none"), headers.get(b"origin")
+        return site in _OWN_SITES and (origin is None or self._is_own(origin, headers.get(b"host", b"")))
+
     def _host(self, host: bytes) -> PenstockError | None:
         matched = _HOST.fullmatch(host)
         if matched is None:
@@ -65,10 +71,13 @@ class Browsers:
     def _origin(self, origin: bytes | None, host: bytes) -> PenstockError | None:
         if origin is None or origin in self.origins or b"*" in self.origins:
             return None
-        port = self._default_port
-        if origin.removesuffix(port).lower() == self._scheme + host.removesuffix(port).lower():
+        if self._is_own(origin, host):
             return None
         return NotAuthorised("origin: pages of this origin may do nothing here", hint=_ORIGIN_HINT)
+
+    def _is_own(self, origin: bytes, host: bytes) -> bool:
+        port = self._default_port
+        return origin.removesuffix(port).lower() == self._scheme + host.removesuffix(port).lower()
 
     def _site(self, method: bytes, path: bytes, headers: Mapping[bytes, bytes]) -> PenstockError | None:
         if headers.get(b"sec-fetch-site") != b"cross-site" or b"origin" in headers:  # which was looked at

@@ -123,7 +123,7 @@ class Site:
 
     def _by_cookie(self, headers: Mapping[bytes, bytes]) -> Principal:
         sign_in, sent = self.broker.logins.sign_in, headers.get(b"cookie")
-        if sign_in is None or sent is None or not self.has_browsers:
+        if sign_in is None or sent is None or not self.has_browsers or not self.browsers.is_own_page(headers):
             return NOBODY
         cookie = self.cookie()
         ids = cookie.read(sent.decode("latin-1"))
