@@ -147,7 +147,7 @@ def test_without_a_runtime_directory_the_users_state_directory_serves_and_never_
     home = {"HOME": str(tmp_path)}
     found = [path for path in directories(home) if not str(path).startswith("/run/user/")]
     assert found == [tmp_path / ".local" / "state" / "penstock"]
-    assert not any(str(path).startswith(("/tmp/", "/var/tmp")) for path in directories({"HOME": "/home/x"}))
+    assert not any(str(path).startswith(("/tmp/", "/var/tmp")) for path in directories({"HOME": "/srv/x"}))
     relative = {"XDG_RUNTIME_DIR": "run", "HOME": str(tmp_path)}
     assert list(directories(relative)) == list(directories(home))
 
