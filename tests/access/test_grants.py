@@ -124,3 +124,36 @@ def test_the_dead_letters_of_a_queue_belong_to_nobody_but_who_has_the_queue():
         assert not principal.may(Action.READ, "shop.dlq"), "these are the dead letters of shop, which is another queue"
     assert of_queue.may(Action.READ, "shop.dlq")
     assert not of_queue.may(Action.READ, "shop.orders.dlq")
+
+
+def test_an_answer_that_was_found_while_the_grants_changed_is_not_kept() -> None:
+    class Changing(Grant, frozen=True):
+        def matches(self, queue: str) -> bool:
+            ann.change((), "")  # as the event loop may, while another thread asks
+            return True
+
+    ann = Principal("ann", [Changing(Action.READ, "*")])
+    ann.may(Action.READ, "orders")
+    assert not ann.may(Action.READ, "orders")
+
+
+def test_what_fails_to_end_keeps_nothing_else_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    ann, ended = who("push:orders"), []
+
+    def fails() -> None:
+        ended.append("failed")
+        raise OSError("the socket is gone")
+
+    for number in range(5):
+        ann.once_revoked(lambda number=number: ended.append(number))  # type: ignore[misc]
+    ann.once_revoked(fails)
+    ann.revoke()
+    assert len(ended) == 6
+    assert "did not end" in caplog.text
+
+
+def test_what_begins_after_its_principal_was_revoked_ends_at_once() -> None:
+    ann, ended = who("push:orders"), []
+    ann.revoke()
+    ann.once_revoked(lambda: ended.append(1))
+    assert ended == [1]

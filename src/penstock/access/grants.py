@@ -10,16 +10,18 @@ prefix out does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from penstock.errors import InvalidField, NotAuthorised
-from penstock.model import RESERVED_PREFIX, check_name, suggestion
+from penstock.model import DLQ_SUFFIX, RESERVED_PREFIX, check_name, suggestion
 from penstock.operations.base import SOME_QUEUE, Action
 
-DEAD_LETTER_SUFFIX: Final = ".dlq"
+logger: Final = logging.getLogger("penstock.access")
+
 EVERY_QUEUE: Final = "*"
 BROKER: Final = ""  # in place of a queue: the broker as a whole
 ANSWERS_MAX: Final = 10_000  # that a principal keeps
@@ -56,7 +58,7 @@ class Grant(msgspec.Struct, frozen=True, order=True):
             return True
         if queue.startswith(RESERVED_PREFIX) and not pattern.startswith(RESERVED_PREFIX):
             return False
-        source = queue.removesuffix(DEAD_LETTER_SUFFIX)  # `shop.*` does not include `shop.dlq`, which belongs to `shop`
+        source = queue.removesuffix(DLQ_SUFFIX)  # `shop.*` does not include `shop.dlq`, which belongs to `shop`
         if pattern.endswith("*"):
             return source.startswith(pattern[:-1])
         return pattern in (queue, source)
@@ -66,7 +68,7 @@ class Principal:
     """Somebody who was authenticated, and what they may do.
 
     One object stands for a principal as long as it is connected: a change of its grants is seen by every connection
-    at once, and `revoke` calls whoever must end something.
+    at once, and `revoke` calls whoever must end something. It is changed on the event loop; any thread may ask it.
     """
 
     __slots__ = ("_answers", "_on_revoked", "grants", "is_revoked", "name", "namespace")
@@ -97,10 +99,12 @@ class Principal:
         return self._decide(action, queue) if answer is None else answer
 
     def _decide(self, action: Action, queue: str) -> bool:
-        if len(self._answers) >= ANSWERS_MAX:
-            self._answers.clear()
+        # Taken before the grants are read: when they change meanwhile, the answer goes where nobody looks any more.
+        answers = self._answers
+        if len(answers) >= ANSWERS_MAX:
+            answers.clear()
         allowed = not self.is_revoked and any(grant.action is action and grant.matches(queue) for grant in self.grants)
-        self._answers[action, queue] = allowed
+        answers[action, queue] = allowed
         return allowed
 
     def patterns(self, action: Action) -> frozenset[str]:
@@ -119,19 +123,25 @@ class Principal:
     def change(self, grants: Iterable[Grant], namespace: str) -> None:
         """Replace the grants; what was decided before is forgotten."""
         self.grants, self.namespace = tuple(grants), namespace
-        self._answers.clear()
+        self._answers = {}
 
     def revoke(self) -> None:
         """Deny everything from now on, and end what was begun."""
         self.is_revoked = True
-        self._answers.clear()
+        self._answers = {}
         callbacks, self._on_revoked = self._on_revoked, set()
         for end in callbacks:
-            end()
+            try:
+                end()
+            except Exception:  # the others must end all the same
+                logger.exception("something of a revoked principal did not end")
 
     def once_revoked(self, end: Callable[[], object]) -> None:
-        """Have `end` called when the principal is revoked."""
-        self._on_revoked.add(end)
+        """Have `end` called when the principal is revoked; at once when it is revoked already."""
+        if self.is_revoked:
+            end()
+        else:
+            self._on_revoked.add(end)
 
     def forget(self, end: Callable[[], object]) -> None:
         """Take back `once_revoked`."""
