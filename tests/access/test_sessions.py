@@ -40,7 +40,7 @@ def refusal(sessions: Sessions, cookies: list[str], tab_secret: str = "", *, is_
 def test_over_https_the_cookie_proves_the_session(sessions, ann):
     signed_in = sessions.begin(ann, is_secure=True)
 
-    assert sessions.find([signed_in.id], "", is_secure=True).principal is ann
+    assert sessions.find([signed_in.id], "", is_secure=True).user is ann
     assert signed_in.tab_secret == ""
     assert len(signed_in.id) == 43
 
@@ -48,7 +48,7 @@ def test_over_https_the_cookie_proves_the_session(sessions, ann):
 def test_over_http_it_counts_only_with_the_secret_of_the_tab(sessions, ann):
     signed_in = sessions.begin(ann, is_secure=False)
 
-    assert sessions.find([signed_in.id], signed_in.tab_secret, is_secure=False).principal is ann
+    assert sessions.find([signed_in.id], signed_in.tab_secret, is_secure=False).user is ann
     for wrong in ("", "x", signed_in.id, signed_in.tab_secret[:-1], signed_in.tab_secret + "x", "\ud800"):
         assert refusal(sessions, [signed_in.id], wrong, is_secure=False) == "this tab is not signed in"
 
@@ -83,7 +83,7 @@ def test_a_cookie_that_another_port_planted_keeps_nobody_out(sessions, ann):
     signed_in = sessions.begin(ann, is_secure=False)
 
     cookies = ["A" * 43, planted.id, signed_in.id]
-    assert sessions.find(cookies, signed_in.tab_secret, is_secure=False).principal is ann
+    assert sessions.find(cookies, signed_in.tab_secret, is_secure=False).user is ann
 
 
 def test_a_second_tab_joins_the_session_of_its_browser(sessions, ann):
@@ -94,7 +94,7 @@ def test_a_second_tab_joins_the_session_of_its_browser(sessions, ann):
     assert second.tab_secret != first.tab_secret
     assert len(sessions) == 1
     for tab in (first, second):
-        assert sessions.find([first.id], tab.tab_secret, is_secure=False).principal is ann
+        assert sessions.find([first.id], tab.tab_secret, is_secure=False).user is ann
 
 
 def test_nobody_joins_the_session_of_another_principal(sessions, ann):
@@ -117,7 +117,7 @@ def test_over_https_every_sign_in_has_a_new_id(sessions, ann):
 def test_a_session_ends_after_twelve_hours_and_with_it_what_was_begun(sessions, ann, clock, is_secure):
     ended = []
     signed_in = sessions.begin(ann, is_secure=is_secure)
-    signed_in.session.once_ended(lambda: ended.append("stream"))
+    signed_in.session.principal.once_revoked(lambda: ended.append("stream"))
 
     clock.advance(seconds=12 * 3600 - 1)
     sessions.tick()
@@ -134,8 +134,8 @@ def test_a_session_ends_after_twelve_hours_and_with_it_what_was_begun(sessions, 
 def test_signing_out_ends_one_session_and_no_other(sessions, ann):
     first, second = (sessions.begin(ann, is_secure=True) for _ in range(2))
     ended = []
-    first.session.once_ended(lambda: ended.append("first"))
-    second.session.once_ended(lambda: ended.append("second"))
+    first.session.principal.once_revoked(lambda: ended.append("first"))
+    second.session.principal.once_revoked(lambda: ended.append("second"))
 
     sessions.end(first.session)
     sessions.end(first.session)
@@ -162,7 +162,7 @@ def test_all_sessions_and_links_of_a_user_end_together(sessions, ann):
 def test_a_session_ends_with_its_principal(sessions, ann):
     ended = []
     signed_in = sessions.begin(ann, is_secure=True)
-    signed_in.session.once_ended(lambda: ended.append("stream"))
+    signed_in.session.principal.once_revoked(lambda: ended.append("stream"))
     code = sessions.new_code(ann)
 
     ann.revoke()
@@ -182,8 +182,8 @@ def test_an_end_that_was_taken_back_is_not_called(sessions, ann):
         ended.append("stream")
 
     session = sessions.begin(ann, is_secure=True).session
-    session.once_ended(end)
-    session.forget(end)
+    session.principal.once_revoked(end)
+    session.principal.forget(end)
     sessions.end(session)
 
     assert not ended
@@ -195,6 +195,7 @@ def test_the_principal_keeps_nothing_of_sessions_that_are_over(sessions, ann):
     gc.collect()
 
     assert not ann._on_revoked
+    assert not ann._derived
 
 
 def test_a_code_counts_once_and_for_ten_minutes(sessions, ann, clock):

@@ -55,6 +55,12 @@ def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"] if response.status_code >= 400 else ""
 
 
+async def assert_signed_out(http: httpx.AsyncClient, tab: dict[str, str]) -> None:
+    """The connection is cut too, so another one asks."""
+    async with httpx.AsyncClient(base_url=http.base_url, cookies=http.cookies, timeout=60) as other:
+        assert code_of(await other.get("/api/v1/me", headers=tab)) == (401, "not_authenticated")
+
+
 def with_keys(path: Path) -> dict[str, str]:
     keys = path / "keys.json"
     keys.write_bytes(key_set(jwk("RS256"), jwk("ES256")))
@@ -215,7 +221,7 @@ async def test_a_new_password_signs_out_everywhere(tmp_path):
         store.set_user("ann", password=hash_password("another password"))
 
         await until(lambda: len(sign_in.sessions) == 0)
-        assert code_of(await http.get("/api/v1/me", headers=tab)) == (401, "not_authenticated")
+        await assert_signed_out(http, tab)
 
 
 @on_uvloop
@@ -223,7 +229,9 @@ async def test_signing_in_is_audited_and_what_is_no_name_is_not_recorded(tmp_pat
     failures: list[tuple[Any, ...]] = []
     logins: list[Client] = []
     monkeypatch.setattr(
-        Audit, "failed_login", lambda self, address, protocol, *, claimed: failures.append((address, protocol, claimed))
+        Audit,
+        "failed_login",
+        lambda self, address, protocol, *, credential, claimed: failures.append((address, protocol, claimed)),
     )
     monkeypatch.setattr(Audit, "login", lambda self, client: logins.append(client))
     async with running(tmp_path) as (http, _, _, _):
@@ -232,7 +240,7 @@ async def test_signing_in_is_audited_and_what_is_no_name_is_not_recorded(tmp_pat
         await http.post("/api/v1/sessions", json={"user": "ann", "password": PASSWORD})
 
     assert failures == [("127.0.0.1", "http", "ann"), ("127.0.0.1", "http", ""), ("127.0.0.1", "http", "")]
-    assert [client.principal.name for client in logins] == ["ann"]
+    assert [(client.principal.name, client.credential) for client in logins] == [("ann", "user")]
 
 
 @on_uvloop
@@ -244,7 +252,7 @@ async def test_a_user_who_is_deleted_is_signed_out(tmp_path):
 
         await until(lambda: len(sign_in.sessions) == 0)
 
-        assert code_of(await http.get("/api/v1/me", headers=tab)) == (401, "not_authenticated")
+        await assert_signed_out(http, tab)
 
 
 @on_uvloop

@@ -53,8 +53,8 @@ class Credential(Principal):
 
     __slots__ = ("__weakref__", "look_up")
 
-    def __init__(self, found: Found, look_up: Callable[[], Found | None]) -> None:
-        super().__init__(found.name, found.grants, found.namespace)
+    def __init__(self, found: Found, credential: str, look_up: Callable[[], Found | None]) -> None:
+        super().__init__(found.name, found.grants, found.namespace, credential)
         self.look_up = look_up  # the credential as it is now; None: it does not count any more
 
 
@@ -101,7 +101,8 @@ class Authenticator:
     def _by_key(self, token: str) -> Principal:
         id = key_id(token)
         if id is not None and is_key(token, self._digest_of(id)):
-            principal = self._resolved(f"key:{id}", lambda: self._found_key(id))
+            shown = "owner" if id in (self._entry.run, self._session.id) else f"key:{id}"
+            principal = self._resolved(f"key:{id}", shown, lambda: self._found_key(id))
             if principal is not None:
                 return principal
         raise NotAuthenticated("the key is not valid: unknown, revoked or expired", hint=HINT)
@@ -137,7 +138,7 @@ class Authenticator:
                 return None
             return Found(claims.name, claims.grants, claims.namespace, claims.expires_at)
 
-        principal = self._resolved(f"jwt:{digest.hex()}", look_up)
+        principal = self._resolved(f"jwt:{digest.hex()}", "jwt", look_up)
         if principal is None:
             raise NotAuthenticated("the token has expired", hint=HINT)
         return principal
@@ -152,18 +153,18 @@ class Authenticator:
             current = self._store.principal_of_certificate(names)
             return None if current is None else Found(current.name, self._store.grants_of(current), current.namespace)
 
-        return self._resolved(f"certificate:{record.name}", look_up)
+        return self._resolved(f"certificate:{record.name}", "certificate", look_up)
 
     def by_user(self, name: str) -> Principal | None:
         """The principal of a user whose password was checked, or who has a session."""
         if name == OWNER_NAME:
-            return self._resolved("owner", lambda: Found(OWNER_NAME, OWNER))
+            return self._resolved("owner", "owner", lambda: Found(OWNER_NAME, OWNER))
 
         def look_up() -> Found | None:
             record = self._store.document.principals.get(name)
             return None if record is None else Found(name, self._store.grants_of(record), record.namespace)
 
-        return self._resolved(f"user:{name}", look_up)
+        return self._resolved(f"user:{name}", "user", look_up)
 
     # the run's key, proved without being sent
 
@@ -181,20 +182,23 @@ class Authenticator:
         is_valid = self._entry.is_proof(proof, CLIENT, client_nonce, broker_nonce, where)
         if not is_valid or where != place or until < self._clock.now():
             raise NotAuthenticated("the proof of the owner's key is not valid", hint=HINT)
-        principal = self._resolved(f"key:{self._entry.run}", lambda: self._found_key(self._entry.run))
+        principal = self._resolved(f"key:{self._entry.run}", "owner", lambda: self._found_key(self._entry.run))
         assert principal is not None
         return principal
 
     # changes
 
-    def _resolved(self, credential: str, look_up: Callable[[], Found | None]) -> Principal | None:
-        """The principal of a credential, new or live; None when it does not count any more."""
+    def _resolved(self, credential: str, shown: str, look_up: Callable[[], Found | None]) -> Principal | None:
+        """The principal of a credential, new or live; None when it does not count any more.
+
+        `credential` tells it from all others; `shown` is what the audit log says of it.
+        """
         found = look_up()
         if found is None:
             return None
         principal = self._live.get(credential)
         if principal is None:
-            principal = self._live[credential] = Credential(found, look_up)
+            principal = self._live[credential] = Credential(found, shown, look_up)
         return principal
 
     def refresh(self) -> None:

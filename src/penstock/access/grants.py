@@ -71,15 +71,17 @@ class Principal:
     at once, and `revoke` calls whoever must end something. It is changed on the event loop; any thread may ask it.
     """
 
-    __slots__ = ("_answers", "_on_revoked", "grants", "is_revoked", "name", "namespace")
+    __slots__ = ("_answers", "_derived", "_on_revoked", "credential", "grants", "is_revoked", "name", "namespace")
 
-    def __init__(self, name: str, grants: Iterable[Grant] = (), namespace: str = "") -> None:
+    def __init__(self, name: str, grants: Iterable[Grant] = (), namespace: str = "", credential: str = "") -> None:
         self.name = name
         self.namespace = namespace
         self.grants = tuple(grants)
+        self.credential = credential  # what proved who it is: owner, key:<id>, jwt, certificate, user, session
         self.is_revoked = False
         self._answers: dict[tuple[Action, str], bool] = {}
         self._on_revoked: set[Callable[[], object]] = set()
+        self._derived: set[Principal] = set()
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
@@ -124,6 +126,21 @@ class Principal:
         """Replace the grants; what was decided before is forgotten."""
         self.grants, self.namespace = tuple(grants), namespace
         self._answers = {}
+        for derived in self._derived:
+            derived.change(grants, namespace)
+
+    def derived(self, credential: str) -> Principal:
+        """The same principal as another credential proves it: it has the same grants, and is revoked with this one."""
+        derived = Principal(self.name, self.grants, self.namespace, credential)
+        self._derived.add(derived)
+        self.once_revoked(derived.revoke)
+        return derived
+
+    def release(self, derived: Principal) -> None:
+        """Take back `derived`: revoke it, and keep nothing of it."""
+        self._derived.discard(derived)
+        self.forget(derived.revoke)
+        derived.revoke()
 
     def revoke(self) -> None:
         """Deny everything from now on, and end what was begun."""

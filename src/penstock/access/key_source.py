@@ -43,6 +43,7 @@ class KeySource:
         self.place = place
         self.keys: TokenKeys = NO_KEYS
         self.last_error = ""  # of the last reading; "" when it went well
+        self.failures = 0
         self.refreshed_at: int | None = None  # µs, when it last went well
         self._read = read
         self._clock = clock
@@ -74,6 +75,7 @@ class KeySource:
         try:
             self.refresh()
         except PenstockError as error:
+            self.failures += 1
             if str(error) != self.last_error:
                 logger.warning("keys of JWTs were not read", extra={"place": self.place, "reason": str(error)})
             self.last_error = str(error)

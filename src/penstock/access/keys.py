@@ -19,6 +19,9 @@ class NewKey(NamedTuple):
     text: str
     digest: str
 
+    def __repr__(self) -> str:
+        return f"NewKey({self.id!r})"
+
 
 def make_key(id: str = "") -> NewKey:
     """A new random key."""

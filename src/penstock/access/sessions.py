@@ -2,7 +2,8 @@
 
 A session id, a tab's secret and the code of a one-time link are 256 random bits each. Only their SHA-256 is kept, in
 memory: a restart signs everybody out. A session ends after 12 hours, by signing out, with its principal, or when its
-user has too many; whatever was begun in it (a WebSocket) ends with it.
+user has too many. It has a principal of its own, which is revoked then: that ends what was begun in it, such as a
+WebSocket.
 
 Over https the cookie alone proves a session: its name begins with `__Host-`, so no other site or port can set or read
 it. Over plain http, which is for loopback only, every port of the machine receives the cookie and may set it. There a
@@ -46,34 +47,26 @@ RandomBytes = Callable[[int], bytes]
 class Session:
     """One browser that signed in."""
 
-    __slots__ = ("_on_end", "expires_at", "id_digest", "is_over", "is_secure", "principal", "tab_digests")
+    __slots__ = ("expires_at", "id_digest", "is_secure", "principal", "tab_digests", "user")
 
-    def __init__(self, principal: Principal, id_digest: bytes, expires_at: int, *, is_secure: bool) -> None:
-        self.principal = principal
+    def __init__(self, user: Principal, id_digest: bytes, expires_at: int, *, is_secure: bool) -> None:
+        self.user = user  # who signed in
+        self.principal = user.derived("session")
         self.id_digest = id_digest
         self.expires_at = expires_at  # µs
         self.is_secure = is_secure  # came over https
-        self.is_over = False
         self.tab_digests: list[bytes] = []  # none over https
-        self._on_end: set[Callable[[], object]] = set()
 
     def __repr__(self) -> str:
         return f"Session({self.principal.name!r})"
 
-    def once_ended(self, end: Callable[[], object]) -> None:
-        """Have `end` called when the session ends."""
-        self._on_end.add(end)
-
-    def forget(self, end: Callable[[], object]) -> None:
-        """Take back `once_ended`."""
-        self._on_end.discard(end)
+    @property
+    def is_over(self) -> bool:
+        return self.principal.is_revoked
 
     def end(self) -> None:
         """Deny everything from now on, and end what was begun."""
-        self.is_over = True
-        callbacks, self._on_end = self._on_end, set()
-        for end in callbacks:
-            end()
+        self.user.release(self.principal)
 
     def has_tab(self, tab_secret: str) -> bool:
         """Whether this is the secret of one of its tabs."""
@@ -159,7 +152,6 @@ class Sessions:
     def end(self, session: Session) -> None:
         """End one session, and what was begun in it."""
         if self._sessions.pop(session.id_digest, None) is not None:
-            session.principal.forget(session.end)
             session.end()
 
     def end_all(self, name: str) -> int:
@@ -190,12 +182,11 @@ class Sessions:
         id = self._secret()
         session = Session(principal, digest_of(id), 0, is_secure=is_secure)
         self._sessions[session.id_digest] = session
-        principal.once_revoked(session.end)
         return id, session
 
     def _joinable(self, principal: Principal, cookies: Sequence[str]) -> tuple[str, Session] | None:
         for id, session in self._live(cookies):
-            if session.principal is principal and not session.is_secure:
+            if session.user is principal and not session.is_secure:
                 return id, session
         return None
 

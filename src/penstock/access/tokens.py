@@ -89,6 +89,7 @@ class TokenVerifier:
         grants_claim: str,
         clock: Clock,
         roles: Callable[[], Roles] = lambda: ROLES,
+        is_namespace: Callable[[str], bool] = lambda name: True,
     ) -> None:
         self._issuer = issuer
         self._audience = audience
@@ -96,6 +97,7 @@ class TokenVerifier:
         self._grants_claim = grants_claim
         self._clock = clock
         self._roles = roles
+        self._is_namespace = is_namespace
         self._cached: dict[bytes, Claims] = {}  # by the digest of the token, the least recent first
         self._cached_for: TokenKeys = NO_KEYS
 
@@ -134,6 +136,11 @@ class TokenVerifier:
             grants = parse_grants(_texts(claims.others.get(self._grants_claim)), self._roles(), prefix)
         except InputError as error:
             raise NotAuthenticated(f"token: claim {self._grants_claim!r}: {error.message}", hint=error.hint) from None
+        if namespace and not self._is_namespace(namespace):
+            raise NotAuthenticated(
+                f"token: its {NAMESPACE_CLAIM} {shown(namespace)} is not declared here",
+                hint="an owner declares it with `penstock namespace create`",
+            )
         return Claims(NAME_PREFIX + subject, grants, namespace, int(claims.known.exp * 1_000_000))
 
     def _check_parties(self, claims: _AllClaims) -> None:

@@ -22,7 +22,6 @@ class Client(msgspec.Struct, frozen=True):
     name: str  # what the program calls itself
     address: str
     protocol: str
-    credential: str = ""  # what proved who it is: key, token, certificate, session
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
     owner: str = ""  # whose producers, sinks, members, workers and leases it uses; "": those of the broker's owner
@@ -32,3 +31,8 @@ class Client(msgspec.Struct, frozen=True):
         who = self.address if principal in (LOCAL, NOBODY) else principal.name
         msgspec.structs.force_setattr(self, "identity", who)
         msgspec.structs.force_setattr(self, "owner", principal.owner)
+
+    @property
+    def credential(self) -> str:
+        """What proved who it is."""
+        return self.principal.credential

@@ -68,7 +68,6 @@ class Broker:
         self.clock = session.shard.clock
         self.meter = meter or Meter()
         self.authorise = authorise
-        self.logins = Logins(authenticator, sign_in)
         if authenticator is not None:
             authenticator.on_gone = self.give_up
         self.loop = asyncio.get_running_loop()
@@ -78,6 +77,7 @@ class Broker:
         self.waits: set[Wait] = set()  # for tasks, and for news
         self.audit = Audit(self)
         self.authorisation = Authorisation(self)
+        self.logins = Logins(self, authenticator, sign_in)
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer, self.authorisation.task)
         self.is_draining = False

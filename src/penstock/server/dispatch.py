@@ -24,7 +24,7 @@ from penstock.broker.callbacks import answer_of, awaited_answer_of
 from penstock.broker.leases import Pending
 from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
-from penstock.errors import BadRequest, NotAuthenticated, PenstockError
+from penstock.errors import BadRequest, NotAuthenticated, PenstockError, RateLimited
 from penstock.model import ContentType, check_name
 from penstock.replies import LeaseReply, PushReply
 from penstock.version import VERSION
@@ -37,6 +37,7 @@ CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may 
 PUSH_TYPED: Final = int(Type.PUSH_TYPED)  # looking an enumeration up costs more than all else about it
 SINGLES: Final = (int(Type.PUSH_ONE), PUSH_TYPED)
 LARGE: Final = (Type.LEASE, Type.CALL)  # requests whose answers may be large
+REFUSALS: Final = (BadRequest, NotAuthenticated, RateLimited)  # that end a connection
 TURN_FRAMES: Final = 64  # of one connection that are taken in one turn of the loop
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
@@ -113,7 +114,7 @@ class Dispatch:
             for _ in range(min(TURN_FRAMES, len(self._backlog))):
                 whole, (kind, correlation, start, stop) = self._backlog.popleft()
                 self._request(kind, correlation, whole, start, stop)
-        except (BadRequest, NotAuthenticated) as error:
+        except REFUSALS as error:
             self._backlog.clear()
             self.refuse(error)
             return
@@ -165,9 +166,10 @@ class Dispatch:
         if hello.challenge:
             welcome.challenge, welcome.proof = logins.challenge(hello.challenge, self._place())
         elif hello.proof:
-            principal, welcome.token = logins.by_proof(hello.answered, hello.proof, self._place())
+            proved = (hello.answered, hello.proof, self._place())
+            principal, welcome.token = logins.by_proof(*proved, self._client.address, self._client.protocol)
         elif hello.token or principal is NOBODY:
-            principal = logins.by_token(hello.token, self._client.address)
+            principal = logins.by_token(hello.token, self._client.address, self._client.protocol)
         return principal
 
     def _greeted(self, principal: Principal, hello: requests.Hello) -> None:

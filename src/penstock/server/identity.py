@@ -31,7 +31,7 @@ class Identity:
         self._tokens: TokenVerifier | None = None
         if self._keys is not None:
             about = (settings.jwt_issuer, settings.jwt_audience, self._keys, settings.jwt_grants_claim)
-            self._tokens = TokenVerifier(*about, clock, store.roles)
+            self._tokens = TokenVerifier(*about, clock, store.roles, lambda name: name in store.document.namespaces)
         self.authenticator = Authenticator(store, clock, entry, self._tokens)
         self.sign_in = SignIn(StoredUsers(store, self.authenticator), clock)
         self._expiry: asyncio.Task[None] | None = None
@@ -58,6 +58,11 @@ class Identity:
         if self._keys is not None:
             self._keys.close()
         self.sign_in.close()
+
+    @property
+    def key_source(self) -> KeySource | None:
+        """Where the keys of JWTs come from."""
+        return self._keys
 
     def problems(self) -> tuple[str, ...]:
         """What readyz has to say."""

@@ -295,6 +295,7 @@ class Server:
         identity = self._identity = Identity(self._settings, session.access, session.clock, entry)
         broker = Broker(session, authenticator=identity.authenticator, sign_in=identity.sign_in, meter=meter)
         broker.notices.append(identity.problems)
+        meter.key_source = identity.key_source
         identity.start()
         return broker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 from penstock import limits
 
@@ -23,6 +23,13 @@ DURATIONS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 
 RUNS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3600.0)
 TASK_TYPE_LENGTH_MAX: Final = 200
 WAITS: Final = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0)
+
+
+class KeySource(Protocol):
+    """Where the keys of JWTs come from."""
+
+    failures: int  # readings that failed
+    refreshed_at: int | None  # µs, of the last that went well
 
 
 class Histogram:
@@ -64,6 +71,8 @@ class Meter:
         self.runs: dict[tuple[str, str], list[int]] = {}  # (task type, outcome) → [runs]
         self.run_times: dict[str, Histogram] = {}  # task type → how long its runs take
         self.connections: dict[str, list[int]] = {}  # protocol → [open now, ever]
+        self.logins: dict[tuple[str, str], int] = {}  # (outcome, kind of credential) → logins
+        self.key_source: KeySource | None = None  # of JWTs
 
     def pushed(self, queue: str, protocol: str, messages: int, bytes: int) -> None:
         """Messages were stored."""
@@ -110,6 +119,10 @@ class Meter:
             name = task_type if len(self.run_times) < limits.metrics_series_max else OTHERS
             found = self.run_times.setdefault(name, Histogram(RUNS))
         return found
+
+    def logged_in(self, outcome: str, credential: str) -> None:
+        """Somebody has logged in, or has failed to."""
+        self.logins[outcome, credential] = self.logins.get((outcome, credential), 0) + 1
 
     def connected(self, protocol: str) -> None:
         """A client's connection was accepted."""

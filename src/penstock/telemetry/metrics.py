@@ -86,6 +86,9 @@ FAMILIES: Final = {
         Family("penstock_upkeep_failures", "counter", ("role",), "Rounds of a background role that failed."),
         Family("penstock_connections", "gauge", ("protocol",), "Open connections."),
         Family("penstock_accepted_connections", "counter", ("protocol",), "Connections accepted."),
+        Family("penstock_logins", "counter", ("outcome", "credential"), "Logins by how they ended."),
+        Family("penstock_jwt_key_failures", "counter", (), "Readings of jwt_keys that failed; with JWTs only."),
+        Family("penstock_jwt_keys_age_seconds", "gauge", (), "Since jwt_keys were last read; with JWTs only."),
         Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),
         Family("penstock_tls_certificate_expiry_seconds", "gauge", (), "Until the certificate expires; with TLS only."),
         Family("penstock_build", "info", ("version", "python"), "1, with the versions as labels."),
@@ -325,4 +328,13 @@ class Metrics:
         expires_at = self._meter.certificate_expires_at
         left = [((), (expires_at - self._shard.clock.now()) / 1e6)] if expires_at else []
         yield numbers("penstock_tls_certificate_expiry_seconds", left)
+        yield from self._of_logins()
         yield numbers("penstock_build", [((VERSION, platform.python_version()), 1)])
+
+    def _of_logins(self) -> Iterator[str]:
+        yield numbers("penstock_logins", list(self._meter.logins.items()))
+        source = self._meter.key_source
+        yield numbers("penstock_jwt_key_failures", [] if source is None else [((), source.failures)])
+        read_at = None if source is None else source.refreshed_at
+        ages = [] if read_at is None else [((), max(0, self._shard.clock.now() - read_at) / 1e6)]
+        yield numbers("penstock_jwt_keys_age_seconds", ages)

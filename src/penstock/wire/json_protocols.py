@@ -32,6 +32,9 @@ class Auth(Request):
 
     token: str
 
+    def __repr__(self) -> str:
+        return "Auth()"
+
 
 AUTH: Final = Reader(Auth)
 
@@ -232,10 +235,14 @@ class Extend(models.Extend, tag_field="type", tag="extend"):
 
 
 class Login(models.Request, tag_field="type", tag="auth"):
-    """Who asks: an API key or a JWT. The first message, where no header said it."""
+    """Who asks: an API key or a JWT, or of a page over plain http the secret of its tab. The first message."""
 
-    token: str
+    token: str = ""
+    tab: str = ""
     id: Id = None
+
+    def __repr__(self) -> str:
+        return "Login()"
 
 
 class Ping(models.Request, tag_field="type", tag="ping"):

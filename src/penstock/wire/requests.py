@@ -43,6 +43,9 @@ class Hello(msgspec.Struct, array_like=True):
     answered: str = ""  # the broker's nonce, whose challenge is answered with the proof
     proof: str = ""
 
+    def __repr__(self) -> str:
+        return f"Hello({self.client!r})"
+
 
 class Welcome(msgspec.Struct, array_like=True):
     """The answer to it."""
@@ -53,6 +56,9 @@ class Welcome(msgspec.Struct, array_like=True):
     challenge: str = ""  # the broker's nonce
     proof: str = ""  # that it has the run's key
     token: str = ""  # for requests over HTTP, which stand alone: as long as the broker runs
+
+    def __repr__(self) -> str:
+        return f"Welcome({self.server!r})"
 
 
 class PushHead(msgspec.Struct, array_like=True, gc=False):

@@ -202,12 +202,14 @@ class Handlers:
         address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
         name = named.get("penstock-client") or named.get("user-agent", "")
         logins = self._broker.logins
-        principal = logins.stranger
-        if principal is NOBODY:
+        client = Client(logins.stranger, name, address, "grpc")
+        if client.principal is NOBODY:
             header = named.get("authorization", "")
             certified = None if header else logins.by_certificate(_names_of(context))
-            principal = certified or logins.by_token(bearer(header) if header else "", address)
-        return Client(principal, name, address, "grpc")
+            principal = certified or logins.by_token(bearer(header) if header else "", address, "grpc")
+            client = Client(principal, name, address, "grpc")
+            logins.succeeded(client)
+        return client
 
 
 def _names_of(context: Any) -> tuple[str, ...]:

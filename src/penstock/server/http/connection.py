@@ -125,11 +125,21 @@ class HttpConnection(asyncio.Protocol):
         # Without the port: a client may have many connections.
         client = Client(principal, user_agent.decode("latin-1"), address, "http")
         self._client = user_agent, client
+        self.site.broker.logins.succeeded(client)
         return client
 
     def _revoked(self) -> None:
-        """Whoever asks here lost the right to: what waits on this connection ends with it."""
-        self.transport.abort()
+        """Whoever asks here lost the right to: what waits on this connection ends with it.
+
+        Only an answer that comes by itself is still given: signing out has one.
+        """
+        current = self._current
+        if current is None:
+            self._close()
+        elif current.is_started and current.is_of_app and not current.is_waiting:
+            current.keep_alive = False
+        else:
+            self.transport.abort()
 
     def shutdown(self) -> None:
         """The server ends: close, after the answer that is under way."""
@@ -477,6 +487,8 @@ class HttpConnection(asyncio.Protocol):
         elif self._current is not None or self._waiting or self.site.serve_socket is None:
             self._refuse(BadRequest("upgrade: it must be the only request under way"))
         else:
+            if b"origin" not in headers:  # as every browser sends it: without, no page is behind this
+                headers.pop(b"cookie", None)
             try:
                 principal = self._principal(headers, is_open=True)  # its first message may say who it is
             except PenstockError as error:

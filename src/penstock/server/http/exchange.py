@@ -147,6 +147,11 @@ class Exchange:
         """Whether it is answered when something happens, which may take long."""
         return self.pending is not None or b"wait_ms=" in self.path
 
+    @property
+    def is_of_app(self) -> bool:
+        """Whether the application answers it."""
+        return bool(self.all_headers)
+
     def run(self) -> None:
         """The request is whole and it is its turn."""
         self.is_started = True

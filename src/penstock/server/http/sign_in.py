@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from penstock.access.sessions import TAB_HEADER
 from penstock.access.sign_in import SignIn
 from penstock.broker.access import Client, Principal
-from penstock.errors import AccessError, BadRequest, InvalidField
+from penstock.errors import AccessError, BadRequest, InvalidField, RateLimited
 from penstock.server.http.actions import RequestParts, WithHeaders
 from penstock.wire import json_models as models
 
@@ -24,6 +24,9 @@ class Credentials(models.Request):
     password: Secret = ""
     code: Secret = ""
 
+    def __repr__(self) -> str:
+        return "Credentials()"
+
 
 class SessionView(Struct, kw_only=True):
     """A session that has begun; over plain http `tab_secret` must be sent with every request."""
@@ -33,11 +36,14 @@ class SessionView(Struct, kw_only=True):
     tab_secret: str
     tab_header: str = TAB_HEADER
 
+    def __repr__(self) -> str:
+        return f"SessionView({self.name!r})"
+
 
 async def begin_session(request: RequestParts) -> Any:
     """POST /api/v1/sessions."""
     sign_in, cookie = _sign_in(request), request.site.cookie()
-    principal = await _audited(sign_in, request)
+    principal = await _checked(sign_in, request)
     cookies = cookie.read(request.headers.get("cookie", ""))
     signed_in = sign_in.sessions.begin(principal, is_secure=cookie.is_secure, cookies=cookies)
     view = SessionView(
@@ -48,16 +54,17 @@ async def begin_session(request: RequestParts) -> Any:
     return WithHeaders(view, {"set-cookie": cookie.set(signed_in.id)})
 
 
-async def _audited(sign_in: SignIn, request: RequestParts) -> Principal:
-    audit, client = request.broker.audit, request.client
+async def _checked(sign_in: SignIn, request: RequestParts) -> Principal:
+    logins, client = request.broker.logins, request.client
+    credential = "link" if request.body.code else "password"
     try:
         principal = await _principal(sign_in, request)
-    except AccessError:
+    except (AccessError, RateLimited) as error:
         # A name that nobody has is not recorded: it may be a password, typed into the wrong field.
         claimed = request.body.user if sign_in.is_user(request.body.user) else ""
-        audit.failed_login(client.address, client.protocol, claimed=claimed)
+        logins.failed(client.address, client.protocol, credential, error, claimed)
         raise
-    audit.login(Client(principal, client.name, client.address, client.protocol))
+    logins.succeeded(Client(principal, client.name, client.address, client.protocol), credential)
     return principal
 
 

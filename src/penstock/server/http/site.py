@@ -112,16 +112,20 @@ class Site:
         self._date = b"date: " + formatdate(self.broker.clock.now() / 1e6, usegmt=True).encode() + b"\r\n"
 
     def principal(self, headers: Mapping[bytes, bytes], address: str) -> Principal:
-        """Who asks, by the headers of a request: `NOBODY` when they do not say; raises `NotAuthenticated`."""
+        """Who asks, by the headers of a request: `NOBODY` when they do not say.
+
+        Raises `NotAuthenticated`, or `RateLimited` after too many tries.
+        """
         logins = self.broker.logins
         header = headers.get(b"authorization")
         if not logins.is_required:
             return logins.stranger
         if header is None:
-            return self._by_cookie(headers)
-        return logins.by_token(bearer(header.decode("latin-1")), address)
+            return self.by_cookie(headers, headers.get(_TAB_HEADER, b"").decode("latin-1"))
+        return logins.by_token(bearer(header.decode("latin-1")), address, "http")
 
-    def _by_cookie(self, headers: Mapping[bytes, bytes]) -> Principal:
+    def by_cookie(self, headers: Mapping[bytes, bytes], tab_secret: str) -> Principal:
+        """Who is signed in; `NOBODY` without a cookie. Raises `NotAuthenticated` when it is of no session."""
         sign_in, sent = self.broker.logins.sign_in, headers.get(b"cookie")
         if sign_in is None or sent is None or not self.has_browsers or not self.browsers.is_own_page(headers):
             return NOBODY
@@ -129,7 +133,6 @@ class Site:
         ids = cookie.read(sent.decode("latin-1"))
         if not ids:
             return NOBODY
-        tab_secret = headers.get(_TAB_HEADER, b"").decode("latin-1")
         return sign_in.sessions.find(ids, tab_secret, is_secure=cookie.is_secure).principal
 
     @property

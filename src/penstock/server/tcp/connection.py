@@ -16,7 +16,7 @@ from penstock.access.tls import peer_names
 from penstock.broker.access import Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, Unavailable
-from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
+from penstock.server.dispatch import HANDLERS, REFUSALS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
 from penstock.server.tcp.lingering_close import close_lingering
 from penstock.wire import requests
@@ -85,7 +85,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
             else:
                 for kind, correlation, start, stop in cuts:
                     self._request(kind, correlation, whole, start, stop)
-        except (BadRequest, NotAuthenticated) as error:
+        except REFUSALS as error:
             self.refuse(error)
             return
         if not self._reserve():
@@ -186,7 +186,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         if self._json_tasks is not None:
             raise BadRequest("AUTH must be the first frame of a connection")
         self._begin_json()
-        principal = self._broker.logins.by_token(AUTH.read(body).token, self._client.address)
+        principal = self._broker.logins.by_token(AUTH.read(body).token, self._client.address, "tcp")
         self._logged_in(principal, self._client.name)
         self._begin_json()
         self._send(json_frame(JsonType.ACK, encode({"principal": principal.name})))
@@ -217,6 +217,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._client.principal.forget(self._revoked)
         self._client = Client(principal, name[: limits.name_length_max], self._client.address, "tcp")
         principal.once_revoked(self._revoked)
+        self._broker.logins.succeeded(self._client)
 
     def _revoked(self) -> None:
         self.refuse(NotAuthenticated("the credential of this connection was revoked, or has expired"))

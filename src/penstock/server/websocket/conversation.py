@@ -187,6 +187,7 @@ class Conversation:
     async def run(self) -> None:
         """Until one side has gone; then what is unsettled is given back."""
         self._client.principal.once_revoked(self._revoked)
+        self._broker.logins.succeeded(self._client)
         timer = self._broker.loop.call_later(STRANGER_SECONDS, self._check_login)
         listening = asyncio.ensure_future(self._listen())
         sending = asyncio.ensure_future(self._outbox.run())
@@ -268,10 +269,16 @@ class Conversation:
     # who asks
 
     def _login(self, said: stream.Login) -> None:
-        principal = self._broker.logins.by_token(said.token, self._client.address)
+        if bool(said.token) == bool(said.tab):
+            raise InvalidField("auth: it takes token or tab")
+        if said.tab:
+            principal = self._socket.signed_in(said.tab)
+        else:
+            principal = self._broker.logins.by_token(said.token, self._client.address, self._client.protocol)
         self._client.principal.forget(self._revoked)
         self._client = msgspec.structs.replace(self._client, principal=principal)
         principal.once_revoked(self._revoked)
+        self._broker.logins.succeeded(self._client)
         self._socket.allow_large()
         self._answer("ok", said.id, b',"principal":%b' % encode(principal.name))
 

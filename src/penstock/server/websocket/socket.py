@@ -19,8 +19,10 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from penstock.access.sessions import SIGN_IN_AGAIN
 from penstock.broker.access import NOBODY, Principal
 from penstock.broker.logins import STRANGER_BYTES
+from penstock.errors import NotAuthenticated
 
 if TYPE_CHECKING:
     from penstock.server.http.site import Site
@@ -50,6 +52,7 @@ class Socket(asyncio.Protocol):
         self.address = address
         self.client_name = headers.get(b"user-agent", b"").decode("latin-1")
         self._site = site
+        self._headers = headers
         message_bytes_max = STRANGER_BYTES if principal is NOBODY else site.settings.request_bytes_max
         self._protocol = ServerProtocol(max_size=message_bytes_max, logger=_quiet)
         self._messages: deque[bytes | None] = deque()  # that are whole; None: not text
@@ -68,6 +71,13 @@ class Socket(asyncio.Protocol):
         self._window_bytes = 0
         self._sign_of_life = site.now
         self._pinged_at: float | None = None
+
+    def signed_in(self, tab_secret: str) -> Principal:
+        """Who is signed in by the cookie of the upgrade and the secret of the tab; raises `NotAuthenticated`."""
+        principal = self._site.by_cookie(self._headers, tab_secret)
+        if principal is NOBODY:
+            raise NotAuthenticated("nobody is signed in: no cookie came with the upgrade", hint=SIGN_IN_AGAIN)
+        return principal
 
     def allow_large(self) -> None:
         """It is known who this is: messages may be as large as all requests."""
