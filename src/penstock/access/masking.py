@@ -22,6 +22,7 @@ from penstock.requests import DEAD_ERROR
 MASK: Final = "•••"
 EVERYTHING: Final = ("*",)  # the fields of a queue that is gone, and of which nobody knows any more
 _ENCODED: Final = msgspec.json.encode(MASK)
+_CONTAINERS: Final = ("args", "kwargs")
 _TASK_PARTS: Final = ("args", "kwargs", "result", "progress")
 
 
@@ -66,7 +67,10 @@ class Mask:
         value = _decoded(data)
         whole = {name: value}
         self._hide([whole, value])
-        value = whole[name]
+        if whole[name] is MASK and name in _CONTAINERS:
+            _hide_path(value, EVERYTHING)  # arguments stay a list and an object: clients read them as such
+        else:
+            value = whole[name]
         if not isinstance(value, dict | list) and value is not None and not isinstance(value, bool):
             return _ENCODED
         return msgspec.json.encode(value)
