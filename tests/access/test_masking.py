@@ -209,7 +209,7 @@ async def test_nobody_lays_open_what_they_may_not_see():
         await broker.execute(
             OWNER, ops.SubmitTasks([TaskSubmission(task_id=TASK, task_type="t", queue="q", kwargs=kwargs)])
         )
-        for operation in (ops.UpdateQueue("q", {"masked_fields": []}), ops.DeleteQueue("q")):
+        for operation in (ops.UpdateQueue("q", {"masked_fields": []}), ops.DeleteQueue("q"), ops.GetDataKeys("q")):
             with pytest.raises(NotAuthorised, match="unmask"):
                 await broker.execute(READER, operation)
         await broker.execute(READER, ops.UpdateQueue("q", {"max_attempts": 3}))
@@ -239,7 +239,7 @@ async def test_events_of_tasks_are_masked():
         listeners = []
         for who in (READER, TRUSTED):
             news, ready = asyncio.Event(), asyncio.Event()
-            listener = broker.listen(who, None, 1.0, news.set, ("tasks",))
+            listener = broker.listen(who, None, 1.0, news.set, {"tasks"})
             listener.when_ready(ready.set)
             await ready.wait()
             listeners.append((listener, news))

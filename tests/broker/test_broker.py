@@ -440,7 +440,7 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
 
 
 # They touch no queue: they show what may be seen (tests/access/test_visibility.py).
-LISTS = (ops.Info, ops.Queues, ops.Workers, ops.Schedules, ops.ListTasks, ops.ListOperations)
+LISTS = (ops.Info, ops.Me, ops.Queues, ops.Workers, ops.Schedules, ops.ListTasks, ops.ListOperations, ops.ListDataKeys)
 
 
 def example(kind):
@@ -453,6 +453,7 @@ def example(kind):
         "task_id": id, "receipt": proof, "wait_seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
         "tasks": [TaskSubmission(task_id=id, task_type="send", queue="mail")],
         "finishes": [Finish(receipt=proof, task_id=id, outcome="completed")],
+        "grants": ["push:mail"],
         "schedule": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),
     }  # fmt: skip
     return kind(

@@ -89,7 +89,7 @@ class Authorisation:
     def _require_unmasked(self, client: Client, operation: ops.Operation[Any]) -> None:
         """Raise when an operation would show, or lay open, masked fields."""
         queue = getattr(operation, "queue", None)
-        if isinstance(operation, ops.UpdateQueue | ops.DeleteQueue):
+        if isinstance(operation, ops.UpdateQueue | ops.DeleteQueue | ops.GetDataKeys):
             is_open = isinstance(operation, ops.UpdateQueue) and "masked_fields" not in operation.changes
         else:
             filter = getattr(operation, "filter", None)
