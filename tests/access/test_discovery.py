@@ -23,7 +23,6 @@ from penstock.access.discovery import (
     new_entry,
     new_nonce,
     place_of,
-    withdraw,
 )
 from penstock.access.keys import make_key
 from penstock.errors import NotAuthenticated, PenstockError
@@ -42,43 +41,52 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path / "home")}
 
 
-@pytest.fixture
-def announced(environment: dict[str, str]) -> Announcement:
-    made = Announcement(new_entry(), [PLACE], environment)
-    made.write()
+def announce(entry: Entry | None, place: str, environment: dict[str, str]) -> Announcement:
+    made = Announcement(entry, environment)
+    made.add([place])
+    made.write_header()
     return made
 
 
-def entry_file(announced: Announcement) -> Path:
-    assert announced.directory is not None
-    return announced.directory / "127.0.0.1-7710.json"
+@pytest.fixture
+def entry() -> Entry:
+    return new_entry()
 
 
-def test_an_entry_is_found_at_exactly_its_address(announced, environment):
-    assert find("127.0.0.1", 7710, environment) == announced.entry
+@pytest.fixture
+def announced(entry: Entry, environment: dict[str, str]) -> Announcement:
+    return announce(entry, PLACE, environment)
+
+
+@pytest.fixture
+def entry_file(environment: dict[str, str]) -> Path:
+    return Path(environment["XDG_RUNTIME_DIR"]) / "penstock" / "127.0.0.1-7710.json"
+
+
+def test_an_entry_is_found_at_exactly_its_address(announced, environment, entry_file, entry):
+    assert find("127.0.0.1", 7710, environment) == entry
     for host, port in (("127.0.0.1", 7711), ("127.0.0.2", 7710), ("::1", 7710), ("10.0.0.1", 7710), ("queue", 7710)):
         assert find(host, port, environment) is None
     announced.remove()
     assert find("127.0.0.1", 7710, environment) is None
-    assert list(entry_file(announced).parent.iterdir()) == []
+    assert list(entry_file.parent.iterdir()) == []
 
 
 def test_an_address_that_is_not_this_machines_own_is_never_looked_up(environment):
-    Announcement(new_entry(), ["10.0.0.1:7710"], environment).write()
+    announce(new_entry(), "10.0.0.1:7710", environment)
 
     assert find("10.0.0.1", 7710, environment) is None
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")] == [True] * 4
     assert [is_loopback(host) for host in ("10.0.0.1", "0.0.0.0", "::", "localhost", "")] == [False] * 5
 
 
-def test_files_are_their_owners_alone_from_the_first_byte(announced, monkeypatch):
-    assert announced.directory is not None
+def test_files_are_their_owners_alone_from_the_first_byte(announced, monkeypatch, entry_file, entry, environment):
     assert announced.header_file is not None
-    assert stat.S_IMODE(announced.directory.stat().st_mode) == 0o700
-    for path in (entry_file(announced), announced.header_file):
+    assert stat.S_IMODE(entry_file.parent.stat().st_mode) == 0o700
+    for path in (entry_file, announced.header_file):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     header = announced.header_file.read_text()
-    assert header == f"Authorization: Bearer {announced.entry.key}\n"
+    assert header == f"Authorization: Bearer {entry.key}\n"
 
     modes: list[int] = []
     write = os.write
@@ -90,23 +98,22 @@ def test_files_are_their_owners_alone_from_the_first_byte(announced, monkeypatch
     monkeypatch.setattr(os, "write", noted)
     old = os.umask(0)
     try:
-        announced.write()
+        announce(entry, PLACE, environment)
     finally:
         os.umask(old)
     assert modes == [0o600, 0o600]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o666])
-def test_an_entry_that_others_may_read_or_write_does_not_count(mode, announced, environment):
-    entry_file(announced).chmod(mode)
+def test_an_entry_that_others_may_read_or_write_does_not_count(mode, announced, environment, entry_file):
+    entry_file.chmod(mode)
 
     assert find("127.0.0.1", 7710, environment) is None
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
-def test_a_directory_that_others_may_enter_does_not_count(mode, announced, environment):
-    assert announced.directory is not None
-    announced.directory.chmod(mode)
+def test_a_directory_that_others_may_enter_does_not_count(mode, announced, environment, entry_file):
+    entry_file.parent.chmod(mode)
 
     assert find("127.0.0.1", 7710, environment) is None
 
@@ -117,8 +124,8 @@ def test_an_entry_of_somebody_else_does_not_count(announced, environment, monkey
     assert find("127.0.0.1", 7710, environment) is None
 
 
-def test_a_link_does_not_count(announced, environment, tmp_path):
-    path = entry_file(announced)
+def test_a_link_does_not_count(announced, environment, tmp_path, entry_file):
+    path = entry_file
     path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(tmp_path / "elsewhere.json")
 
@@ -126,20 +133,20 @@ def test_a_link_does_not_count(announced, environment, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"run": 1, "key": "x"}', b"\xff" * 10_000])
-def test_an_entry_that_cannot_be_read_does_not_count(data, announced, environment):
-    entry_file(announced).write_bytes(data)
+def test_an_entry_that_cannot_be_read_does_not_count(data, announced, environment, entry_file):
+    entry_file.write_bytes(data)
 
     assert find("127.0.0.1", 7710, environment) is None
 
 
 def test_a_broker_that_was_killed_leaves_an_entry_that_the_next_one_replaces(announced, environment):
-    after = Announcement(new_entry(), [PLACE], environment)
-    after.write()
-    assert find("127.0.0.1", 7710, environment) == after.entry
+    after = new_entry()
+    announce(after, PLACE, environment)
+    assert find("127.0.0.1", 7710, environment) == after
 
     announced.remove()  # the first ends late, and leaves the second alone
-    assert find("127.0.0.1", 7710, environment) == after.entry
-    withdraw([PLACE], environment)
+    assert find("127.0.0.1", 7710, environment) == after
+    announce(None, PLACE, environment)  # a broker without access control has none of its own
     assert find("127.0.0.1", 7710, environment) is None
 
 
@@ -154,10 +161,8 @@ def test_without_a_runtime_directory_the_users_state_directory_serves_and_never_
 
 def test_a_directory_that_cannot_be_made_private_means_no_entry(environment, tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.access.discovery._is_private", lambda path: False)
-    announced = Announcement(new_entry(), [PLACE], environment)
-    announced.write()
+    announced = announce(new_entry(), PLACE, environment)
 
-    assert announced.directory is None
     assert announced.header_file is None
     assert not list(tmp_path.rglob("*.json"))
 
@@ -226,7 +231,7 @@ def test_a_stranger_at_the_port_learns_nothing_and_gets_no_message(stranger, env
     for name in ("PENSTOCK_TOKEN", "PENSTOCK_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     entry = new_entry()
-    Announcement(entry, [place_of("127.0.0.1", stranger.port)], environment).write()
+    announce(entry, place_of("127.0.0.1", stranger.port), environment)
 
     with pytest.raises(PenstockError) as caught, penstock.connect(f"penstock://127.0.0.1:{stranger.port}") as ps:
         ps.queue("mail").push(b"c0nfidential")
