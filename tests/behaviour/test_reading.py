@@ -183,3 +183,16 @@ def test_reading_crosses_segments_and_memory(ps, way):
         assert payloads(queue.read(offset=offset, limit=4)) == everything[offset : offset + 4]
     assert take(queue, 7) == everything[:7]
     assert take(queue, 7) == everything[7:]
+
+
+def test_masked_fields_are_kept_and_hide_nothing_from_consumers_and_owners(ps):
+    queue = ps.create_queue("payments", masked_fields=["card.number", "customer.*.email"])
+    assert queue.options().masked_fields == ("card.number", "customer.*.email")
+    payload = b'{"card": {"number": "4111"}}'
+    queue.push(payload)
+
+    assert [message.payload for message in queue.peek(1)] == [payload]
+    (delivery,) = queue.lease()
+    assert delivery.payload == payload
+    ps.update_queue("payments", masked_fields=[])
+    assert queue.options().masked_fields == ()
