@@ -289,8 +289,9 @@ class DeliveryState:
             if self.namespaces is not None:
                 self.namespaces.add(queue)
         queue.set_options(options, change.at)
-        if options.encryption:
+        if options.encryption and queue.id not in self.encrypted:
             self.encrypted.add(queue.id)
+            self.tasks.touched = self.sequence  # the next checkpoint stores them sealed
         for group in queue.groups.values():
             group.set_limits(options, change.at)
         if queue.dedup is not None:

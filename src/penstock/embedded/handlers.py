@@ -58,7 +58,10 @@ def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> 
     def decide(now: int) -> list[Any]:
         existing = core.by_name.get(name)
         if existing is None:
-            return admin.decide_create_queue(core, name, options, now)
+            entries = admin.decide_create_queue(core, name, options, now)
+            if options.encryption:
+                entries += schedules.decide_encrypt_schedules(session.shard, name, now)
+            return entries
         if operation.exist_ok and existing.options == options:
             return []
         raise QueueExists(f"queue {name!r} exists already" + (" with other options" if operation.exist_ok else ""))
@@ -76,8 +79,9 @@ def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> 
     def decide(now: int) -> list[Any]:
         queue = admin.queue_named(core, operation.queue)
         entries = admin.decide_update_queue(queue, operation.changes, now)
-        if operation.changes.get("encryption"):
+        if operation.changes.get("encryption") and not queue.options.encryption:
             entries += admin.decide_encrypt_letters(core, queue, now)
+            entries += schedules.decide_encrypt_schedules(session.shard, queue.name, now)
         return entries
 
     reply = _change(session, decide)

@@ -24,13 +24,22 @@ from penstock import limits
 from penstock.clock import Clock
 from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dedup import run_of
+from penstock.delivery.dedup import DedupWindow, run_of
 from penstock.delivery.entries import Settled, Span, is_encrypted
 from penstock.delivery.snapshot import encode_tasks, take_sinks, take_tasks
 from penstock.model import Outcome, to_datetime
 from penstock.repair.salvage import Loss, Salvaged, salvage
 from penstock.seals import DataKeys, Seals
-from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
+from penstock.shard.checkpoints import (
+    HOT,
+    PRODUCERS_PART,
+    QUEUE_PART,
+    SHARD_PART,
+    SINKS_PART,
+    TASKS_PART,
+    dedup_part,
+    encode_run,
+)
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.sealed_tasks import seal_tasks
 from penstock.shard.shard import Shard
@@ -269,10 +278,7 @@ def _parts(core: DeliveryState, seals: Seals | None) -> dict[str, bytes]:
         spares.append(snapshot.spare_of(part))
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
         if queue.dedup is not None:
-            for number, run in queue.dedup.runs.items():
-                parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.records.tobytes()
-            if queue.dedup.hot:
-                parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
+            parts |= _dedup_parts(queue.id, queue.dedup, seals if queue.id in core.encrypted else None)
     if core.producers.known:
         known = snapshot.take_producers(core.producers, core.producers.known, core.sequence)
         parts[PRODUCERS_PART] = snapshot.encode_part(snapshot.ProducersPart(core.producers.look_at, [known]))
@@ -285,6 +291,14 @@ def _parts(core: DeliveryState, seals: Seals | None) -> dict[str, bytes]:
             taken = seal_tasks(taken, seals, core.encrypted, numbers.get)
         parts[TASKS_PART] = encode_tasks(taken)
     return parts | {SHARD_PART: snapshot.encode_part(snapshot.ShardPart(core.queue_id_next, spares))}
+
+
+def _dedup_parts(queue: int, window: DedupWindow, seals: Seals | None) -> dict[str, bytes]:
+    runs = {str(number): run.records for number, run in window.runs.items()}
+    if window.hot:
+        runs[HOT] = run_of(window.hot)
+    names = {run: dedup_part(queue, run, is_sealed=seals is not None) for run in runs}
+    return {names[run]: encode_run(records, names[run], queue, seals) for run, records in runs.items()}
 
 
 def _restart_journal(

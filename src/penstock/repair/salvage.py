@@ -273,6 +273,7 @@ class _Salvage:
         self._manifest = examination.segments.readable
         manifest, journal = examination.segments.manifest, examination.journal
         self._history = History(disk, manifest, journal, self._spares(), now, seals)
+        self._seals = seals
         self._core = DeliveryState(now)
         self._core.replaying = True
         self._filler = GapFiller(self._core, now)
@@ -317,7 +318,7 @@ class _Salvage:
             self._notes.append(rebuild_queue(self._core, self._history, number))
             self._rebuilt.add(number)
         parts = {name: data for name, data in checkpoint.parts.items() if self._belongs(name)}
-        restore(self._core, Checkpoint(checkpoint.sequence, parts))
+        restore(self._core, Checkpoint(checkpoint.sequence, parts), self._seals)
         self._notes += [note for part, note in LOST_PARTS.items() if part in checkpoint.lost_parts]
         lost = {_queue_of(name) for name in checkpoint.lost_parts if name.startswith(DEDUP_PART)}
         for number in sorted(lost - self._rebuilt):

@@ -5,10 +5,11 @@ The due times of a whole queue are read while no lock is held; see `delivery/tim
 Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
-dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
-sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks are each
-taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the last one
-is kept as it is. Runs are merged here, before they are written, and mapped from their files afterwards.
+dedup window and `dedup-<id>-hot` for the rest (those of encrypted queues end in `-sealed`), `producers`, `sinks` and
+`tasks`. A queue is taken in slices, each at a sequence of its own, so that the shard is never held for long; so are
+producers. Sinks and tasks are each taken at one sequence, as references, and encoded when the shard goes on. A part
+that has not changed since the last one is kept as it is. Runs are merged here, before they are written, and mapped from
+their files afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import numpy as np
 
 from penstock.delivery import snapshot, timers
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
+from penstock.delivery.dedup import ENTRY, DedupWindow, Records, Run, merged, run_of
 from penstock.delivery.entries import FOREVER, Int64s
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.snapshot import Taken, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+from penstock.storage.disk import Bytes
 
 if TYPE_CHECKING:
     from penstock.seals import Seals
@@ -69,6 +71,7 @@ SHARD_PART: Final = "shard"
 QUEUE_PART: Final = "queue-"
 DEDUP_PART: Final = "dedup-"
 HOT: Final = "hot"
+SEALED: Final = "-sealed"
 PRODUCERS_PART: Final = "producers"
 SINKS_PART: Final = "sinks"
 TASKS_PART: Final = "tasks"
@@ -145,7 +148,7 @@ class Checkpointer:
         """What was written need not be in memory any more."""
         for name, run in runs.items():
             run.part = name
-            if len(run) >= MAPPED_MIN:
+            if len(run) >= MAPPED_MIN and not name.endswith(SEALED):
                 run.records = np.frombuffer(self._store.mapped(name), ENTRY)
 
     def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str], new: dict[str, Run]) -> None:
@@ -163,17 +166,24 @@ class Checkpointer:
             head = snapshot.take_head(queue)
             runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
             hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
+            seals = self._seals_of(queue.id)
         part = snapshot.QueuePart(head, slices)
         self._spares[queue.id] = snapshot.spare_of(part)
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
         for number, run in runs.items():
-            name = f"{DEDUP_PART}{queue.id}-{number}"
+            name = dedup_part(queue.id, number, is_sealed=seals is not None)
             if run.part == name:
                 keep.add(name)
             else:
-                parts[name], new[name] = run.records.tobytes(), run
+                parts[name], new[name] = encode_run(run.records, name, queue.id, seals), run
         if hot:
-            parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(hot).tobytes()
+            name = dedup_part(queue.id, HOT, is_sealed=seals is not None)
+            parts[name] = encode_run(run_of(hot), name, queue.id, seals)
+
+    def _seals_of(self, queue: int) -> Seals | None:
+        """What seals the parts of a queue; None when it is not encrypted."""
+        frame_seals = self._shard.frame_seals
+        return frame_seals.seals if frame_seals is not None and queue in self._shard.core.encrypted else None
 
     def _merge_runs(self, queue: Queue) -> None:
         """So that there are few. The shard goes on meanwhile, and may forget some of them."""
@@ -265,17 +275,43 @@ def restore(core: DeliveryState, checkpoint: Checkpoint, seals: Seals | None = N
     for number, names in by_queue(dedup).items():
         queue = core.queues[number]
         queue.dedup = DedupWindow(queue.options.dedup_seconds)
-        restore_dedup(queue.dedup, {name.rpartition("-")[2]: name for name in names}, checkpoint)
+        restore_dedup(queue.dedup, {name.split("-")[2]: name for name in names}, checkpoint, seals)
 
 
-def restore_dedup(window: DedupWindow, names: dict[str, str], checkpoint: Checkpoint) -> None:
-    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more."""
+def restore_dedup(
+    window: DedupWindow, names: dict[str, str], checkpoint: Checkpoint, seals: Seals | None = None
+) -> None:
+    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more.
+
+    Without the key of an encrypted one nothing can be known of it, so it is left out.
+    """
     hot = names.pop(HOT, None)
     for number in sorted(map(int, names)):
         name = names[str(number)]
-        window.add_run(Run(np.frombuffer(checkpoint.view(name), ENTRY), part=name), number)
-    if hot is not None:
-        window.add_run(Run(np.frombuffer(checkpoint.parts[hot], ENTRY)))
+        data = opened_run(checkpoint, name, seals)
+        if data is not None:
+            window.add_run(Run(np.frombuffer(data, ENTRY), part=name), number)
+    data = None if hot is None else opened_run(checkpoint, hot, seals)
+    if data is not None:
+        window.add_run(Run(np.frombuffer(data, ENTRY)))
+
+
+def dedup_part(queue: int, run: int | str, *, is_sealed: bool) -> str:
+    """The name of the part that holds a run."""
+    return f"{DEDUP_PART}{queue}-{run}{SEALED if is_sealed else ''}"
+
+
+def encode_run(records: Records, name: str, queue: int, seals: Seals | None) -> bytes:
+    """A run as its part holds it. Anybody can try keys on their hashes, so those of encrypted queues are sealed."""
+    data = records.tobytes()
+    return data if seals is None else seals.seal(queue, data, name.encode())
+
+
+def opened_run(checkpoint: Checkpoint, name: str, seals: Seals | None) -> Bytes | None:
+    """The inverse; None when the data key was erased or is not at hand."""
+    if not name.endswith(SEALED):
+        return checkpoint.view(name)
+    return None if seals is None else seals.open(checkpoint.parts[name], name.encode())
 
 
 def _queue_of(name: str) -> int:

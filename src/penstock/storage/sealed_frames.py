@@ -22,7 +22,18 @@ import msgspec
 
 from penstock.batch import Batch, fields, layout
 from penstock.delivery import entries as journal
-from penstock.delivery.entries import Entry, Note, Push, Record, ScheduleSet, Settled, TaskFreed, TaskHeld, TasksNoted
+from penstock.delivery.entries import (
+    Entry,
+    Note,
+    Push,
+    Record,
+    ScheduleSet,
+    Settled,
+    TaskFreed,
+    TaskHeld,
+    TasksNoted,
+    UniqueTaken,
+)
 from penstock.seals import ERASED, Seals
 
 SEALED: Final = journal.SEALED
@@ -101,6 +112,8 @@ class FrameSeals:
         if isinstance(entry, TaskHeld):
             batch = Batch.parse(entry.batch, validate=False)
             return replace(entry, batch=self._shell(batch, queue) or erased_batch(batch.count))
+        if isinstance(entry, UniqueTaken):
+            return replace(entry, hash=entry.task_id)  # as long, and no other task has it
         if isinstance(entry, ScheduleSet):
             return None if entry.is_deleted else replace(entry, spec=b"", is_deleted=True)
         return None

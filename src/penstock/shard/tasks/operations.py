@@ -109,6 +109,16 @@ def view_of(operation: OperationSet) -> OperationView:
 # beginning, looking, stopping
 
 
+def _check_filter(shard: Shard, filter: TaskFilter) -> None:
+    """Refuse to look for text in an encrypted queue: nothing would be found, and the text would be stored in clear."""
+    if filter.queue is None or shard.number_of(filter.queue) not in shard.core.encrypted:
+        return
+    for name in ("argument", "error_contains"):
+        if getattr(filter, name) is not None:
+            hint = "choose tasks by state, type, time, worker, workflow or schedule"
+            raise InvalidField(f"{name}: the tasks of encrypted queue {filter.queue!r} cannot be searched", hint=hint)
+
+
 def begin_operation(
     shard: Shard, action: OperationAction, filter: TaskFilter, operation_id: str = ""
 ) -> tuple[OperationView, Ticket]:
@@ -122,6 +132,7 @@ def begin_operation(
         if len(running) >= limits.operations_running_max:
             hint = "wait until one is done, or stop one: 'penstock operations'"
             raise QueueFull(f"{len(running)} operations are running already", hint=hint)
+        _check_filter(shard, filter)
         chosen = msgspec.structs.replace(filter, cursor=None, limit=limits.task_page_max)
         return [OperationSet(name, action.value, msgspec.json.encode(chosen), OperationSet.RUNNING, now, now)]
 

@@ -64,6 +64,15 @@ def _changed(shard: Shard, decide: Callable[[int], list[Entry]], name: str) -> t
     return view, max(ticket, read)
 
 
+def decide_encrypt_schedules(shard: Shard, queue: str, now: int) -> list[Entry]:
+    """The schedules of a queue that is encrypted from now on, written again: encrypted."""
+    return [
+        ScheduleSet(name, schedule.spec, schedule.next_at, now, False)
+        for name, schedule in shard.core.tasks.schedules.known.items()
+        if spec_of(schedule).queue == queue
+    ]
+
+
 def delete_schedule(shard: Shard, name: str) -> Ticket:
     """Forget a schedule; tasks that it has made stay."""
 
