@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from penstock.access.discovery import BROKER, CLIENT, Entry, new_nonce
 from penstock.access.grants import OWNER, Grant, Principal, owner_name
 from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
-from penstock.access.store import AccessStore, Document
+from penstock.access.store import AccessStore, Document, PrincipalRecord
 from penstock.access.tokens import Claims
 from penstock.clock import Clock
 from penstock.errors import NotAuthenticated
@@ -51,10 +51,11 @@ class Found(NamedTuple):
 class Credential(Principal):
     """A principal as one credential proves it."""
 
-    __slots__ = ("__weakref__", "look_up")
+    __slots__ = ("__weakref__", "expires_at", "look_up")
 
     def __init__(self, found: Found, credential: str, look_up: Callable[[], Found | None]) -> None:
         super().__init__(found.name, found.grants, found.namespace, credential)
+        self.expires_at = found.expires_at
         self.look_up = look_up  # the credential as it is now; None: it does not count any more
 
 
@@ -67,7 +68,8 @@ class Authenticator:
         self._entry = entry
         self._tokens = tokens
         self._live: WeakValueDictionary[str, Credential] = WeakValueDictionary()  # by credential
-        self._recent: OrderedDict[bytes, Principal] = OrderedDict()  # by the digest of the token
+        self._next_expiry = FOREVER  # of all that are live; it may be too early, never too late
+        self._recent: OrderedDict[bytes, Credential] = OrderedDict()  # by the digest of the token
         self._challenges: OrderedDict[str, tuple[str, str, int]] = OrderedDict()
         # For programs of the owner that have proved the run's key, over HTTP: a token that counts for this run only.
         self._session = make_key(entry.run + "s")
@@ -89,16 +91,16 @@ class Authenticator:
             raise NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
         if len(token) > TOKEN_BYTES_MAX:
             raise NotAuthenticated(f"token: it is longer than {TOKEN_BYTES_MAX:,} bytes", hint=HINT)
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
         principal = self._recent.get(digest)
-        if principal is None or principal.is_revoked:
+        if principal is None or principal.is_revoked or self._is_over(principal):
             principal = self._by_key(token) if token.startswith(PREFIX) else self._by_jwt(token, digest)
             self._recent[digest] = principal
             if len(self._recent) > RECENT_MAX:
                 self._recent.popitem(last=False)
         return principal
 
-    def _by_key(self, token: str) -> Principal:
+    def _by_key(self, token: str) -> Credential:
         id = key_id(token)
         if id is not None and is_key(token, self._digest_of(id)):
             shown = "owner" if id in (self._entry.run, self._session.id) else f"key:{id}"
@@ -125,7 +127,7 @@ class Authenticator:
         record = document.principals[key.principal]
         return Found(record.name, self._store.grants_of(record), record.namespace, key.expires_at)
 
-    def _by_jwt(self, token: str, digest: bytes) -> Principal:
+    def _by_jwt(self, token: str, digest: bytes) -> Credential:
         tokens = self._tokens
         if tokens is None:
             raise NotAuthenticated("the token is no API key, and this broker takes no others", hint=HINT)
@@ -148,23 +150,28 @@ class Authenticator:
         record = self._store.principal_of_certificate(names)
         if record is None:
             return None
-
-        def look_up() -> Found | None:
-            current = self._store.principal_of_certificate(names)
-            return None if current is None else Found(current.name, self._store.grants_of(current), current.namespace)
-
-        return self._resolved(f"certificate:{record.name}", "certificate", look_up)
+        # By its names: a principal has several certificates, and one that is taken from it ends alone.
+        credential = f"certificate:{sorted(names)}:{record.name}"
+        return self._resolved(
+            credential, "certificate", lambda: self._found(record, self._store.principal_of_certificate(names))
+        )
 
     def by_user(self, name: str) -> Principal | None:
         """The principal of a user whose password was checked, or who has a session."""
         if name == OWNER_NAME:
             return self._resolved("owner", "owner", lambda: Found(OWNER_NAME, OWNER))
+        record = self._store.document.principals.get(name)
+        if record is None:
+            return None
+        return self._resolved(
+            f"user:{name}", "user", lambda: self._found(record, self._store.document.principals.get(name))
+        )
 
-        def look_up() -> Found | None:
-            record = self._store.document.principals.get(name)
-            return None if record is None else Found(name, self._store.grants_of(record), record.namespace)
-
-        return self._resolved(f"user:{name}", "user", look_up)
+    def _found(self, before: PrincipalRecord, record: PrincipalRecord | None) -> Found | None:
+        """A principal as it is now; one that was deleted and created again is somebody else."""
+        if record is None or (record.name, record.created_at) != (before.name, before.created_at):
+            return None
+        return Found(record.name, self._store.grants_of(record), record.namespace)
 
     # the run's key, proved without being sent
 
@@ -188,7 +195,7 @@ class Authenticator:
 
     # changes
 
-    def _resolved(self, credential: str, shown: str, look_up: Callable[[], Found | None]) -> Principal | None:
+    def _resolved(self, credential: str, shown: str, look_up: Callable[[], Found | None]) -> Credential | None:
         """The principal of a credential, new or live; None when it does not count any more.
 
         `credential` tells it from all others; `shown` is what the audit log says of it.
@@ -199,20 +206,41 @@ class Authenticator:
         principal = self._live.get(credential)
         if principal is None:
             principal = self._live[credential] = Credential(found, shown, look_up)
+            self._next_expiry = min(self._next_expiry, found.expires_at or FOREVER)
         return principal
 
     def refresh(self) -> None:
-        """Bring every live principal up to date: called when the store has changed, and every second for expiry."""
+        """Bring every live principal up to date: called when the store, or the keys of JWTs, have changed."""
         for credential, principal in list(self._live.items()):
             found = principal.look_up()
             if found is None:
                 del self._live[credential]
                 principal.revoke()
-            elif (found.grants, found.namespace) != (principal.grants, principal.namespace):
+                continue
+            principal.expires_at = found.expires_at
+            if (found.grants, found.namespace) != (principal.grants, principal.namespace):
                 principal.change(found.grants, found.namespace)
+        self._forget_revoked()
+        self._notice_gone()
+
+    def expire(self) -> None:
+        """Revoke what has expired: called often, so it costs nothing until something has."""
+        if self._clock.now() >= self._next_expiry:
+            for credential, principal in list(self._live.items()):
+                if self._is_over(principal):
+                    del self._live[credential]
+                    principal.revoke()
+            self._forget_revoked()
+        self._notice_gone()
+
+    def _is_over(self, principal: Credential) -> bool:
+        return principal.expires_at is not None and principal.expires_at <= self._clock.now()
+
+    def _forget_revoked(self) -> None:
         for digest in [digest for digest, principal in self._recent.items() if principal.is_revoked]:
             del self._recent[digest]
-        self._notice_gone()
+        ends = (principal.expires_at for principal in list(self._live.values()))
+        self._next_expiry = min((end for end in ends if end is not None), default=FOREVER)
 
     def _notice_gone(self) -> None:
         """Call `on_gone` for principals of the store that had a credential the last time and have none now."""

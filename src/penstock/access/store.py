@@ -25,6 +25,7 @@ DIRECTORY: Final = "access"
 FILE: Final = "access/access.json"
 VERSION: Final = 1
 MICROS: Final = 1_000_000
+PARSED_MAX: Final = 10_000
 # Who connects with the key of a run, who is in the broker's process, and who has not said who they are.
 RESERVED_NAMES: Final = frozenset({"owner", LOCAL.name, NOBODY.name})
 
@@ -79,6 +80,8 @@ class AccessStore:
         self._clock = clock
         self._lock = threading.Lock()
         self.document = _load(disk)
+        # Grants by their texts, for these roles: every credential that is live is looked up after every change.
+        self._parsed: tuple[dict[str, list[str]], dict[tuple[str, ...], tuple[Grant, ...]]] = ({}, {})
         self.on_change: list[Callable[[], object]] = []  # called by the thread that made the change
         # Called with what is about to change, before it does: the audit makes it durable first.
         self.before_change: Callable[[str, str], object] = lambda what, target: None
@@ -91,7 +94,16 @@ class AccessStore:
 
     def grants_of(self, record: PrincipalRecord) -> tuple[Grant, ...]:
         """What a principal may do now, by its roles as they are now."""
-        return parse_grants(record.grants, self.roles(), _prefix(record.namespace))
+        roles, parsed = self._parsed
+        if roles is not self.document.roles:
+            roles, parsed = self._parsed = self.document.roles, {}
+        key = (*record.grants, record.namespace)
+        grants = parsed.get(key)
+        if grants is None:
+            if len(parsed) >= PARSED_MAX:
+                parsed.clear()
+            grants = parsed[key] = parse_grants(record.grants, {**ROLES, **roles}, _prefix(record.namespace))
+        return grants
 
     def namespace_of(self, queue: str) -> NamespaceRecord | None:
         """The namespace that a queue belongs to."""

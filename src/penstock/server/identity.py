@@ -6,6 +6,7 @@ Whatever changes (the access store, the keys of JWTs, the time) reaches those wh
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +19,8 @@ from penstock.access.store import AccessStore
 from penstock.access.tokens import TokenVerifier
 from penstock.clock import Clock
 from penstock.config import Settings
+
+logger: Final = logging.getLogger("penstock.access")
 
 EXPIRY_SECONDS: Final = 0.5  # between two looks for credentials that have expired
 
@@ -35,6 +38,8 @@ class Identity:
         self.authenticator = Authenticator(store, clock, entry, self._tokens)
         self.sign_in = SignIn(StoredUsers(store, self.authenticator), clock)
         self._expiry: asyncio.Task[None] | None = None
+        self._known = store.document
+        self._verified_by = None if self._keys is None else self._keys.keys
         self._passwords = self._stored_passwords()
 
     def start(self) -> None:
@@ -70,8 +75,10 @@ class Identity:
         return (f"jwt_keys: {error}",) if error else ()
 
     def _renew(self) -> None:
-        if self._tokens is not None:
-            self._tokens.forget()  # roles may be others
+        document, before = self._store.document, self._known
+        self._known = document
+        if self._tokens is not None and document.roles is not before.roles:
+            self._tokens.forget()
         self.authenticator.refresh()
         before, self._passwords = self._passwords, self._stored_passwords()
         for name, stored in before.items():
@@ -84,8 +91,17 @@ class Identity:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
+            try:
+                self._tick()
+            except Exception:  # what fails for one must not let all others in for ever
+                logger.exception("expired credentials were not all ended")
+
+    def _tick(self) -> None:
+        if self._keys is not None and self._keys.keys is not self._verified_by:
+            self._verified_by = self._keys.keys
             self.authenticator.refresh()
-            self.sign_in.sessions.tick()
+        self.authenticator.expire()
+        self.sign_in.sessions.tick()
 
 
 class StoredUsers:
