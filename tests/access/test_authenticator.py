@@ -254,3 +254,71 @@ def test_challenges_that_nobody_answers_are_forgotten(authenticator, entry):
     with pytest.raises(NotAuthenticated):
         authenticator.by_proof(*first, PLACE)
     authenticator.by_proof(*last, PLACE)
+
+
+def test_a_certificate_that_is_taken_from_a_principal_ends_alone(authenticator, store):
+    store.set_user("shop", grants=["push"], certificates=["old.example.org", "new.example.org"])
+    old, new = (authenticator.by_certificate([name]) for name in ("old.example.org", "new.example.org"))
+
+    store.set_user("shop", certificates=["new.example.org"])
+
+    assert old.is_revoked
+    assert not new.is_revoked
+
+
+def test_a_user_who_is_deleted_and_created_again_is_somebody_else(authenticator, store, clock):
+    store.set_user("ann", grants=["push"], certificates=["ann.example.org"])
+    by_password, by_certificate = authenticator.by_user("ann"), authenticator.by_certificate(["ann.example.org"])
+    store.on_change.clear()  # both changes come before the event loop has looked
+
+    store.delete_user("ann")
+    clock.advance(seconds=1)
+    store.set_user("ann", grants=["owner"], certificates=["ann.example.org"])
+    authenticator.refresh()
+
+    assert by_password.is_revoked
+    assert by_certificate.is_revoked
+    assert not authenticator.by_user("ann").is_revoked
+
+
+def test_a_key_that_has_expired_is_refused_before_anybody_looks_for_it_and_ends_when_somebody_does(
+    authenticator, store, clock
+):
+    _, soon = store.create_key("shop", ["push"], expires_seconds=60)
+    _, late = store.create_key("mill", ["push"], expires_seconds=120)
+    shop, mill = authenticator.by_token(soon), authenticator.by_token(late)
+
+    clock.advance(seconds=60)
+    refused(authenticator, soon)
+    assert not shop.is_revoked
+    authenticator.expire()
+    assert shop.is_revoked
+    assert not mill.is_revoked
+
+    clock.advance(seconds=60)
+    authenticator.expire()
+    assert mill.is_revoked
+
+
+def test_a_key_that_is_rotated_ends_when_its_last_seconds_are_over(authenticator, store, clock):
+    record, text = store.create_key("shop", ["push"])
+    shop = authenticator.by_token(text)
+
+    store.rotate_key(record.id, keep_seconds=10)
+    authenticator.expire()
+    assert not shop.is_revoked
+    clock.advance(seconds=10)
+    authenticator.expire()
+    assert shop.is_revoked
+
+
+def test_looking_for_expired_credentials_looks_nobody_up(authenticator, store, monkeypatch):
+    _, text = store.create_key("shop", ["push"], expires_seconds=60)
+    authenticator.by_token(text)
+
+    monkeypatch.setattr(authenticator, "_found_key", lambda id: pytest.fail("it costs too much to do so often"))
+    authenticator.expire()
+
+
+def test_a_token_of_half_a_character_is_refused(authenticator):
+    assert "API key" in refused(authenticator, "\ud800" * 9)

@@ -14,7 +14,7 @@ from penstock.access.passwords import PasswordCheck, hash_password
 from penstock.access.sign_in import SignIn
 from penstock.access.tries import ADDRESS_BUDGET, PAIR_BUDGET
 from penstock.clock import ManualClock
-from penstock.errors import NotAuthenticated, RateLimited
+from penstock.errors import DiskFull, NotAuthenticated, RateLimited
 
 HOME = "192.0.2.1"
 PASSWORD = "correct horse battery"
@@ -31,8 +31,9 @@ class FakeUsers:
     def principal_of(self, name: str) -> Principal | None:
         return self.principals.get(name)
 
-    def set_password(self, name: str, stored: str) -> None:
-        self.stored[name] = stored
+    def rehash(self, name: str, before: str, after: str) -> None:
+        if self.stored[name] == before:
+            self.stored[name] = after
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +164,16 @@ def test_a_new_password_ends_sessions_and_the_trust_in_addresses(run, users):
         assert not sign_in.tries._known
 
     run(scenario)
+
+
+def test_who_signs_in_is_let_in_though_the_new_hash_cannot_be_stored(users, run, monkeypatch, caplog):
+    def full(name: str, before: str, after: str) -> None:
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr(users, "rehash", full)
+    monkeypatch.setattr(passwords, "verify_password", lambda password, stored: PasswordCheck(True, "better"))
+
+    principal = run(lambda sign_in: sign_in.by_password("ann", PASSWORD, HOME))
+
+    assert principal is users.principals["ann"]
+    assert "no space left" in caplog.text

@@ -300,3 +300,17 @@ def test_without_a_disk_everything_is_in_memory():
 
     assert store.grants_of(store.document.principals["ann"])[0].matches("orders")
     assert AccessStore(None, ManualClock()).document == Document()
+
+
+def test_a_new_hash_replaces_only_the_one_that_it_was_made_from():
+    store = AccessStore(None, ManualClock())
+    store.set_user("ann", grants=["viewer"], password="old")
+
+    store.rehash_password("ann", "old", "old, hashed better")
+    assert store.document.principals["ann"].password == "old, hashed better"
+
+    store.set_user("ann", password="new")
+    store.rehash_password("ann", "old", "old, hashed best")
+    store.rehash_password("bob", "", "anything")
+    assert store.document.principals["ann"].password == "new"
+    assert "bob" not in store.document.principals

@@ -20,7 +20,7 @@ SHARD = bytes(range(16))
 FILE_BYTES = 4096
 
 
-def open_journal(disk: Disk, **options: int) -> FileJournal:
+def open_journal(disk: Disk, **options: Any) -> FileJournal:
     return FileJournal(disk, SHARD, **{"file_bytes": FILE_BYTES, **options})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from typing import Final, Protocol
 
 from penstock.access.grants import Principal
@@ -15,7 +16,9 @@ from penstock.access.passwords import PasswordChecker
 from penstock.access.sessions import Sessions
 from penstock.access.tries import FailedTries
 from penstock.clock import Clock
-from penstock.errors import NotAuthenticated
+from penstock.errors import NotAuthenticated, PenstockError
+
+logger: Final = logging.getLogger("penstock.access")
 
 WRONG: Final = "the name or the password is wrong"
 HINT: Final = "an owner sets a new password with `penstock user set`"
@@ -30,8 +33,8 @@ class Users(Protocol):
     def principal_of(self, name: str) -> Principal | None:
         """The principal of a user; None when it does not exist."""
 
-    def set_password(self, name: str, stored: str) -> None:
-        """Replace the stored hash. Called in a thread."""
+    def rehash(self, name: str, before: str, after: str) -> None:
+        """Replace the stored hash unless it is another by now. Called in a thread."""
 
 
 class SignIn:
@@ -55,8 +58,15 @@ class SignIn:
             raise NotAuthenticated(WRONG, hint=HINT)
         self.tries.succeeded(address, name)
         if check.rehashed is not None:
-            await asyncio.to_thread(self._users.set_password, name, check.rehashed)
+            await self._rehash(name, stored, check.rehashed)
         return principal
+
+    async def _rehash(self, name: str, before: str, after: str) -> None:
+        """Store the hash with today's parameters; who signs in is let in though the disk is full."""
+        try:
+            await asyncio.to_thread(self._users.rehash, name, before, after)
+        except PenstockError as error:
+            logger.warning("the new hash of a password is not stored: %s", error)
 
     def is_user(self, name: str) -> bool:
         """Whether somebody has this name and a password."""

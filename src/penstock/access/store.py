@@ -7,6 +7,7 @@ worse, let them in.
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -227,6 +228,16 @@ class AccessStore:
             self._replace("set_user", name, principals={**self.document.principals, name: record})
         self._changed()
         return record
+
+    def rehash_password(self, name: str, before: str, after: str) -> None:
+        """Replace the hash of a user's password, unless somebody has set or removed the password meanwhile."""
+        with self._lock:
+            known = self.document.principals.get(name)
+            if known is None or not hmac.compare_digest(known.password.encode(), before.encode()):
+                return
+            record = msgspec.structs.replace(known, password=after)
+            self._replace("rehash_password", name, principals={**self.document.principals, name: record})
+        self._changed()
 
     def delete_user(self, name: str) -> None:
         """Delete a principal with its keys."""

@@ -40,7 +40,6 @@ class Identity:
         self._expiry: asyncio.Task[None] | None = None
         self._known = store.document
         self._verified_by = None if self._keys is None else self._keys.keys
-        self._passwords = self._stored_passwords()
 
     def start(self) -> None:
         """Keep everything up to date, on the running loop."""
@@ -75,18 +74,17 @@ class Identity:
         return (f"jwt_keys: {error}",) if error else ()
 
     def _renew(self) -> None:
-        document, before = self._store.document, self._known
-        self._known = document
-        if self._tokens is not None and document.roles is not before.roles:
+        before, now = self._known, self._store.document
+        self._known = now
+        # What did not change is the same object: tokens are verified anew only when they may mean something else.
+        is_same = now.roles is before.roles and now.namespaces is before.namespaces
+        if self._tokens is not None and not is_same:
             self._tokens.forget()
         self.authenticator.refresh()
-        before, self._passwords = self._passwords, self._stored_passwords()
-        for name, stored in before.items():
-            if self._passwords.get(name) != stored:
+        for name, record in before.principals.items():
+            known = now.principals.get(name)
+            if known is not record and record.password and (known is None or known.password != record.password):
                 self.sign_in.password_changed(name)
-
-    def _stored_passwords(self) -> dict[str, str]:
-        return {name: record.password for name, record in self._store.document.principals.items() if record.password}
 
     async def _expire(self) -> None:
         while True:
@@ -118,5 +116,5 @@ class StoredUsers:
     def principal_of(self, name: str) -> Principal | None:
         return self._authenticator.by_user(name)
 
-    def set_password(self, name: str, stored: str) -> None:
-        self._store.set_user(name, password=stored)
+    def rehash(self, name: str, before: str, after: str) -> None:
+        self._store.rehash_password(name, before, after)
