@@ -23,6 +23,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(DJANGO6)
 	@$(OPENAPI)
+	@$(SSLYZE)
 	@touch $(STAMP)
 
 # Django 6 wants Python 3.12: where the rest runs on an older one, one test uses a newer one beside it, if there is any.
@@ -34,6 +35,10 @@ DJANGO6 = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' ||
 # What makes a client of our OpenAPI document wants other versions of some packages than we do.
 OPENAPI = $(PYTHON) -m venv $(VENV)/openapi && $(VENV)/openapi/bin/python -m pip install --quiet \
 	--disable-pip-version-check 'openapi-python-client>=0.24'
+
+# What scans the TLS of our ports wants an older cryptography than we do.
+SSLYZE = $(PYTHON) -m venv $(VENV)/sslyze && $(VENV)/sslyze/bin/python -m pip install --quiet \
+	--disable-pip-version-check 'sslyze>=6'
 
 run: setup ## start a broker on ./data: http://localhost:7711
 	@$(BIN)/penstock serve --data ./data

@@ -1,0 +1,52 @@
+"""Versions of what Penstock is built on: none that has a hole which is known and mended.
+
+CI cannot ask a database of vulnerabilities, so the first sound versions are written down here. Where it can be reached,
+`pip-audit` finds new ones.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+PYPROJECT: Final = Path(__file__).parent.parent / "pyproject.toml"
+# The first version without the hole.
+SOUND: Final = {
+    "cryptography": "50",  # CVE-2026-69247
+    "grpcio": "1.66.2",  # CVE-2024-11407
+    "protobuf": "5.29.5",  # CVE-2025-4565
+    "pyarrow": "23.0.1",  # CVE-2026-25087
+    "PyJWT": "2.13",  # CVE-2026-48524
+    "starlette": "0.49.1",  # CVE-2025-62727
+}
+
+
+def requirements() -> list[Requirement]:
+    """What the package and its extras ask for, without extras that are made of others and what only tests need."""
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"]]
+    for extra in ("grpc", "security"):
+        texts += project["optional-dependencies"][extra]
+    return [Requirement(text) for text in texts]
+
+
+def lower_bound(requirement: Requirement) -> Version:
+    (bound,) = [each.version for each in requirement.specifier if each.operator == ">="]
+    return Version(bound)
+
+
+def test_no_lower_bound_allows_a_version_with_a_known_hole():
+    bounds = {requirement.name: lower_bound(requirement) for requirement in requirements()}
+
+    assert {name for name, sound in SOUND.items() if bounds[name] < Version(sound)} == set()
+
+
+def test_what_is_installed_is_not_older_than_the_lower_bounds():
+    installed = {each.name: Version(importlib.metadata.version(each.name)) for each in requirements()}
+
+    assert {each.name for each in requirements() if installed[each.name] < lower_bound(each)} == set()
