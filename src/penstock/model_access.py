@@ -64,12 +64,27 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     is_built_in: bool = False
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a namespace uses, by the names of its quotas. Of a rate: how much of one second's worth is taken; None where
+    there is no such quota.
+    """
+
+    queues: int = 0
+    groups: int = 0
+    bytes: int = 0
+    messages_rate: int | None = None
+    bytes_rate: int | None = None
+    connections: int = 0
+    staged_bytes: int = 0
+
+
 class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A namespace: all queues whose names begin with its prefix."""
 
     name: str
     prefix: str
     quotas: Quotas = Quotas()
+    usage: Usage = Usage()
     users: int = 0
 
 

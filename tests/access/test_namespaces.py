@@ -20,9 +20,12 @@ from penstock.delivery.namespaces import Namespace
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import GroupNotFound, PenstockError, QueueFull, RateLimited
-from penstock.model_access import Quotas
+from penstock.model_access import Quotas, Usage
 from penstock.model_tasks import ScheduleSpec, TaskSubmission
 from penstock.requests import LeaseRequest, PushOperation
+from penstock.storage.staging import name_for
+from penstock.telemetry.meter import Meter
+from penstock.telemetry.metrics import Metrics
 from tests.support.operations import run_operation
 from tests.support.sinks import committed, staged
 
@@ -147,7 +150,7 @@ def test_a_push_over_the_bytes_is_refused_whichever_way_it_comes_and_stores_noth
     with pytest.raises(QueueFull, match=r"'team-a'.*quota 'bytes'") as refusal:
         push()
 
-    assert "penstock namespace set" in (refusal.value.hint or "")
+    assert "penstock namespace create" in (refusal.value.hint or "")
     assert (used(session), messages(session), frames(session)) == before
     declare(session, bytes=before[0] + 3 * len(LOAD))
     push()
@@ -483,6 +486,70 @@ def test_pushes_at_once_never_exceed_the_bytes(session):
 
     assert len(refusals) == 44
     assert used(session) == namespace(session).quotas.bytes
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_staged_bytes_over_the_quota_are_refused_until_some_are_gone(restarted, session, clock, tmp_path):
+    run_operation(session, ops.CreateQueue(QUEUE, {}))
+    run_operation(session, ops.CreateQueue("team-b.orders", {}))
+    declare(session)
+    declare(session, name="team-b")
+    names = staged(session, [LOAD], [LOAD], queue=QUEUE)
+    total = session.usage()["team-a"].staged_bytes
+    assert total > 2 * len(LOAD)
+    assert session.usage()["team-b"].staged_bytes == 0
+    declare(session, staged_bytes=total)
+    if restarted:
+        session.close()
+        session = opened(tmp_path, clock)
+
+    with pytest.raises(QueueFull, match=f"'team-a' has {total:,} of {total:,} staged bytes.*quota 'staged_bytes'"):
+        staged(session, [b""], queue=QUEUE)
+
+    assert session.usage()["team-a"].staged_bytes == total
+    staged(session, [LOAD], queue="team-b.orders")
+    run_operation(session, ops.DiscardStaged(QUEUE, [names[0]]))
+    staged(session, [b""], queue=QUEUE)
+    committed(session, 0, names[1:], queue=QUEUE)
+    assert session.usage()["team-a"].staged_bytes < len(LOAD)
+    session.close()
+
+
+def test_the_same_bytes_staged_again_take_nothing_of_the_quota(session):
+    run_operation(session, ops.CreateQueue(QUEUE, {}))
+    declare(session, staged_bytes=1_000)
+    name = name_for(QUEUE, "s", 0, session.clock.now(), bytes(10))
+    for _ in range(3):
+        run_operation(session, ops.Stage(QUEUE, name, 0, b"x" * 1_000))
+
+    with pytest.raises(QueueFull):
+        run_operation(session, ops.Stage(QUEUE, name, 1_000, b"x"))
+
+
+def test_usage_is_shown_beside_the_quotas(session, ps):
+    declare(session, bytes=1 << 20, messages_rate=10)
+    declare(session, name="team-b")
+    ps.queue(QUEUE).push_many([LOAD] * 4)
+    ps.queue(QUEUE).create_group("g")
+
+    first, second = ps.access.namespaces()
+
+    assert (first.name, first.quotas.bytes, first.usage.bytes) == ("team-a", 1 << 20, used(session))
+    assert (first.usage.queues, first.usage.groups, first.usage.messages_rate) == (1, 1, 4)
+    assert first.usage.bytes_rate is None
+    assert second.usage == Usage()
+
+
+def test_metrics_show_usage_and_limits(session, ps):
+    declare(session, queues=7, messages_rate=10)
+    ps.queue(QUEUE).push(LOAD)
+    text = "".join(Metrics(session, Meter()).families())
+
+    assert 'penstock_namespace_usage{namespace="team-a",quota="queues"} 1' in text
+    assert f'penstock_namespace_usage{{namespace="team-a",quota="bytes"}} {used(session)}' in text
+    assert 'penstock_namespace_usage{namespace="team-a",quota="messages_rate"} 1' in text
+    assert 'penstock_namespace_limit{namespace="team-a",quota="queues"} 7' in text
+    assert 'penstock_namespace_limit{namespace="team-a",quota="bytes"}' not in text
 
 
 def test_where_no_namespace_is_declared_queues_take_the_short_path_and_nothing_is_counted(session):

@@ -15,6 +15,7 @@ from penstock import operations as ops
 from penstock.config import Settings
 from penstock.envelopes import new_task_id
 from penstock.model import Receipt
+from penstock.model_access import Quotas
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.server.serve import Server
 from penstock.telemetry.metrics import FAMILIES, Metrics
@@ -86,13 +87,15 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     look, looked = threading.Event(), threading.Event()
 
     async def life() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-        server = Server(Settings(data=str(tmp_path / "data"), tcp_port=0, http_port="off", grpc_port="off"))
+        ports: dict[str, Any] = {"tcp_port": 0, "http_port": "off", "grpc_port": "off"}
+        server = Server(Settings(data=str(tmp_path / "data"), auth="off", **ports))
         started = await server.start()
         assert server.broker is not None
         metrics = Metrics(server.broker.session, server.broker.meter)
         before = await asyncio.to_thread(shown, metrics)
         working = asyncio.create_task(asyncio.to_thread(work, started.addresses[0].port, look, looked))
         await asyncio.to_thread(look.wait)
+        server.broker.session.access.set_namespace("team-a", Quotas(queues=3))
         shard = server.broker.shard
         with shard.lock:  # so that the sealer has to wait with the file that is full now
             monkeypatch.setattr(shard.journal, "check_space", lambda: False)

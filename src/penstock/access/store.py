@@ -110,6 +110,11 @@ class AccessStore:
         """The namespace that a queue belongs to."""
         return self.document.namespaces.get(queue.partition(".")[0]) if "." in queue else None
 
+    def connections_max(self, namespace: str) -> int | None:
+        """How many connections a namespace may have; None is no limit."""
+        record = self.document.namespaces.get(namespace)
+        return None if record is None else record.quotas.connections
+
     def principal_of_certificate(self, names: Iterable[str]) -> PrincipalRecord | None:
         """The principal for whom one of these names of a client certificate stands."""
         wanted = set(names)

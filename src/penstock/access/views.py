@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.access.grants import ROLES, Principal
 from penstock.access.store import AccessStore, KeyRecord, PrincipalRecord
 from penstock.model import to_datetime
-from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, RoleView, UserView
+from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, RoleView, Usage, UserView
 
 
 def new_key(store: AccessStore, record: KeyRecord, text: str) -> NewKey:
@@ -71,17 +71,19 @@ def roles(store: AccessStore) -> list[RoleView]:
     return [role(name, grants) for name, grants in (*ROLES.items(), *own)]
 
 
-def namespace(store: AccessStore, name: str) -> NamespaceView:
+def namespace(store: AccessStore, name: str, usage: Mapping[str, Usage]) -> NamespaceView:
     """A namespace."""
     document = store.document
     record = document.namespaces[name]
     members = sum(principal.namespace == name for principal in document.principals.values())
-    return NamespaceView(name=name, prefix=record.prefix, quotas=record.quotas, users=members)
+    return NamespaceView(
+        name=name, prefix=record.prefix, quotas=record.quotas, usage=usage.get(name, Usage()), users=members
+    )
 
 
-def namespaces(store: AccessStore) -> list[NamespaceView]:
+def namespaces(store: AccessStore, usage: Mapping[str, Usage]) -> list[NamespaceView]:
     """All namespaces, by name."""
-    return [namespace(store, name) for name in sorted(store.document.namespaces)]
+    return [namespace(store, name, usage) for name in sorted(store.document.namespaces)]
 
 
 def principal(who: Principal) -> PrincipalView:

@@ -30,6 +30,7 @@ from penstock.broker.leases import Pending, Stream, StreamRequest
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
 from penstock.broker.reply_size import fitting
+from penstock.broker.seats import Seats
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.broker.unread import Unread
@@ -70,6 +71,8 @@ class Broker:
         self.authorise = authorise
         if authenticator is not None:
             authenticator.on_gone = self.give_up
+        self.seats = Seats(session.access.connections_max)
+        session.connections_of = self.seats.taken
         self.loop = asyncio.get_running_loop()
         self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet

@@ -10,7 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from penstock.access import views
 from penstock.broker.broker import Broker
+from penstock.model_access import NamespaceView
 from penstock.version import VERSION
 
 Status = Literal["ok", "degraded", "stopping", "failed"]
@@ -44,6 +46,7 @@ class Health(msgspec.Struct, frozen=True):
     segment_files: int
     disk_full: bool
     disk_free_bytes: int | None  # None: there is no disk
+    namespaces: list[NamespaceView]  # what each may use, and uses
 
 
 def livez(broker: Broker) -> bool:
@@ -92,4 +95,5 @@ def health(broker: Broker) -> Health:
         segment_files=len(segments),
         disk_full=shard.journal.disk_full,
         disk_free_bytes=shard.journal.free_bytes(),
+        namespaces=views.namespaces(broker.session.access, broker.session.usage()),
     )

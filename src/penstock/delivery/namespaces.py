@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Queue
 
 DEFAULT: Final = 0  # the group that belongs to every queue, and counts with it
-HINT_RAISE: Final = "or have its quota raised: penstock namespace set"
+HINT_RAISE: Final = "or have its quota raised: penstock namespace create"
 
 
 class Namespace:

@@ -80,12 +80,12 @@ def _delete_role(session: Session, operation: ops.DeleteRole, client: str) -> Re
 @handles(ops.SetNamespace)
 def _set_namespace(session: Session, operation: ops.SetNamespace, client: str) -> Reply:
     session.access.set_namespace(operation.name, operation.quotas)
-    return views.namespace(session.access, operation.name), 0
+    return views.namespace(session.access, operation.name, session.usage()), 0
 
 
 @handles(ops.ListNamespaces)
 def _list_namespaces(session: Session, operation: ops.ListNamespaces, client: str) -> Reply:
-    return views.namespaces(session.access), 0
+    return views.namespaces(session.access, session.usage()), 0
 
 
 @handles(ops.DeleteNamespace)

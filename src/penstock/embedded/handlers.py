@@ -408,6 +408,10 @@ def _stage(session: Session, operation: ops.Stage, client: str, owner: str) -> R
     shard.check_space()
     name = stored_name(owner, operation.queue, operation.name)
     session.staging.reserve(name, operation.position, len(operation.data))
+    namespace = session.access.namespace_of(operation.queue)
+    if namespace is not None:
+        where = name, operation.position, len(operation.data)
+        session.staged_quotas.reserve(namespace.name, namespace.quotas.staged_bytes, *where)
     data = sink_commit.stored_bytes(shard, operation.queue, name, operation.position, operation.data)
     session.staging.write(name, operation.position, data)
     return None, 0

@@ -35,7 +35,7 @@ from penstock.model import (
     check_path,
     check_seconds,
 )
-from penstock.model_access import Quotas
+from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer
@@ -51,6 +51,7 @@ from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.shard.waiters import Waiter
 from penstock.storage.directory import FORMAT_ENCRYPTED, write_marker
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.staged_quotas import StagedQuotas
 from penstock.storage.staging import Staging
 
 R = TypeVar("R")
@@ -103,6 +104,7 @@ class Session:
         self.access = AccessStore(self._disk, clock)
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
+        self.staged_quotas = StagedQuotas(self._disk, self.staging)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)
         self.access.before_change = lambda what, target: self.audit.record_first()
         self._keep_quotas()
@@ -130,6 +132,7 @@ class Session:
 
     def _keep_quotas(self) -> None:
         self._quotas: dict[str, Quotas] = {}  # as declared to the shard
+        self.connections_of: Callable[[str], int] = lambda namespace: 0  # a broker counts them
         self._declare_namespaces()
         self.access.on_change.append(self._declare_namespaces)
 
@@ -141,6 +144,17 @@ class Session:
             if quotas != self._quotas:
                 namespaces.declare(self.shard.core, quotas, self.clock.now())
                 self._quotas = quotas
+
+    def usage(self) -> dict[str, Usage]:
+        """What each namespace uses now. Looks without the lock: each number is one counter."""
+        declared = self.shard.core.namespaces
+        if declared is None:
+            return {}
+        now, staged = self.clock.now(), self.staged_quotas.used()
+        return {
+            name: Usage(**namespace.usage(now), connections=self.connections_of(name), staged_bytes=staged[name])
+            for name, namespace in declared.by_name.items()
+        }
 
     def _take_short_ways(self) -> None:
         """What is called most often goes straight to the shard."""

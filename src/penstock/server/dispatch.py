@@ -24,7 +24,7 @@ from penstock.broker.callbacks import answer_of, awaited_answer_of
 from penstock.broker.leases import Pending
 from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
-from penstock.errors import BadRequest, NotAuthenticated, PenstockError, RateLimited
+from penstock.errors import BadRequest, NotAuthenticated, PenstockError, RateLimited, Unavailable
 from penstock.model import ContentType, check_name
 from penstock.replies import LeaseReply, PushReply
 from penstock.version import VERSION
@@ -37,7 +37,7 @@ CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may 
 PUSH_TYPED: Final = int(Type.PUSH_TYPED)  # looking an enumeration up costs more than all else about it
 SINGLES: Final = (int(Type.PUSH_ONE), PUSH_TYPED)
 LARGE: Final = (Type.LEASE, Type.CALL)  # requests whose answers may be large
-REFUSALS: Final = (BadRequest, NotAuthenticated, RateLimited)  # that end a connection
+REFUSALS: Final = (BadRequest, NotAuthenticated, RateLimited, Unavailable)  # that end a connection
 TURN_FRAMES: Final = 64  # of one connection that are taken in one turn of the loop
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 

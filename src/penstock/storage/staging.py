@@ -130,7 +130,7 @@ class Staging:
         self._room = self._room[0] - files, self._room[1] - more
 
     def _counted(self) -> tuple[int, int]:
-        names, total = self._names(), 0
+        names, total = self.names(), 0
         for name in names:
             with suppress(FileNotFoundError):  # it went just now
                 total += self.size(name)
@@ -181,12 +181,12 @@ class Staging:
 
     def of_sink(self, queue: str, sink: str) -> list[str]:
         """Every file of a sink, whichever process staged it."""
-        return [name for name in self._names() if name.startswith(f"{sink_digest(queue, sink)}-")]
+        return [name for name in self.names() if name.startswith(f"{sink_digest(queue, sink)}-")]
 
     def sweep(self, now: int, needed: Collection[str]) -> int:
         """Remove files that are old and not needed; returns how many."""
         oldest = now // 1000 - round(limits.staged_seconds * 1000)
-        gone = [name for name in self._names() if _made_at_ms(name) < oldest and name not in needed]
+        gone = [name for name in self.names() if _made_at_ms(name) < oldest and name not in needed]
         self.remove(gone)
         return len(gone)
 
@@ -198,7 +198,8 @@ class Staging:
         first = min(map(_made_at_ms, staged), default=0)
         self.remove([name for name in self.of_sink(queue, sink) if _made_at_ms(name) < first and name not in needed])
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Every file."""
         disk = self._disk_or_none
         if disk is None or not disk.exists(DIRECTORY):
             return []

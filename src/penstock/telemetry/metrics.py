@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from msgspec.structs import asdict
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
@@ -91,6 +92,8 @@ FAMILIES: Final = {
         Family("penstock_jwt_keys_age_seconds", "gauge", (), "Since jwt_keys were last read; with JWTs only."),
         Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),
         Family("penstock_tls_certificate_expiry_seconds", "gauge", (), "Until the certificate expires; with TLS only."),
+        Family("penstock_namespace_usage", "gauge", ("namespace", "quota"), "What a namespace uses."),
+        Family("penstock_namespace_limit", "gauge", ("namespace", "quota"), "What a namespace may use."),
         Family("penstock_build", "info", ("version", "python"), "1, with the versions as labels."),
     )
 }
@@ -256,6 +259,7 @@ class Metrics:
         yield from self._of_tasks()
         yield from self._of_shard()
         yield from self._of_connections()
+        yield from self._of_namespaces()
 
     def _timed(self, sync: Callable[[], None]) -> None:
         clock = self._shard.clock
@@ -320,6 +324,15 @@ class Metrics:
         yield from (numbers(name, [((), number)]) for name, number in found.items())
         failures = (((sleeper.role,), sleeper.failures) for sleeper in self._session.sleepers())
         yield numbers("penstock_upkeep_failures", failures)
+
+    def _of_namespaces(self) -> Iterator[str]:
+        records = list(islice(self._session.access.document.namespaces.items(), limits.metrics_series_max))
+        usage = self._session.usage()
+        used = [(name, asdict(usage[name])) for name, _ in records if name in usage]
+        allowed = [(name, asdict(record.quotas)) for name, record in records]
+        for metric, rows in (("penstock_namespace_usage", used), ("penstock_namespace_limit", allowed)):
+            values = (((name, quota), value) for name, row in rows for quota, value in row.items())
+            yield numbers(metric, (row for row in values if row[1] is not None))
 
     def _of_connections(self) -> Iterator[str]:
         connections = list(self._meter.connections.items())

@@ -26,6 +26,7 @@ from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.logins import bearer
 from penstock.broker.reply_size import receipts_in, split
+from penstock.broker.seats import Seat
 from penstock.errors import Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
@@ -183,7 +184,7 @@ class Handlers:
         try:
             client = self._client_of(context)
             request = await parse(kind, data)
-            async with _ended_when_revoked(client.principal):
+            async with _ended_when_revoked(client.principal), self._seated(client.principal):
                 await self._methods.streamed[name](self._broker, client, request, context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, name, error)
@@ -191,10 +192,20 @@ class Handlers:
     async def _converse(self, _: Any, context: Any) -> None:
         try:
             client = self._client_of(context)
-            async with _ended_when_revoked(client.principal):
+            async with _ended_when_revoked(client.principal), self._seated(client.principal):
                 await streams.converse(self._broker, client, context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, "Stream", error)
+
+    @asynccontextmanager
+    async def _seated(self, principal: Principal) -> AsyncIterator[None]:
+        """A stream counts among the connections of its namespace."""
+        seat = Seat(self._broker.seats)
+        seat.take(principal)
+        try:
+            yield
+        finally:
+            seat.leave()
 
     def _client_of(self, context: Any) -> Client:
         """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""

@@ -20,6 +20,7 @@ from penstock.access.authenticator import HINT
 from penstock.access.tls import peer_names
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
+from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
 from penstock.server.http.exchange import Exchange, too_large
@@ -53,6 +54,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
         self._is_stranger = site.broker.logins.is_required
+        self._seat = Seat(site.broker.seats)
         self._names: tuple[str, ...] = ()  # in the certificate of the client
         self._certified: Principal | None = None  # for whom they stand
         self._host = b"/"  # that was accepted last; no host at first
@@ -110,6 +112,7 @@ class HttpConnection(asyncio.Protocol):
         self._known()
         if self._client is not None:
             self._client[1].principal.forget(self._revoked)
+        self._seat.leave()
         self.site.connections.discard(self)
         self.site.broker.meter.disconnected("http")
 
@@ -275,6 +278,7 @@ class HttpConnection(asyncio.Protocol):
         is_open = path in OPEN or path.startswith(b"/ui/")
         try:
             exchange.principal = self._principal(headers, is_open)
+            self._seat.take(exchange.principal)
         except PenstockError as error:
             return error
         if exchange.principal is not NOBODY:
@@ -491,6 +495,7 @@ class HttpConnection(asyncio.Protocol):
                 headers.pop(b"cookie", None)
             try:
                 principal = self._principal(headers, is_open=True)  # its first message may say who it is
+                self._seat.take(principal)
             except PenstockError as error:
                 self._refuse(error)
             else:

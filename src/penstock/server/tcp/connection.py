@@ -15,6 +15,7 @@ from penstock.access.authenticator import HINT
 from penstock.access.tls import peer_names
 from penstock.broker.access import Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
+from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.dispatch import HANDLERS, REFUSALS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
@@ -42,6 +43,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._server = server
         self._is_stranger = server.broker.logins.is_required
         self.is_counted = False  # among the connections of strangers
+        self._seat = Seat(server.broker.seats)
         self._splitter = Splitter(STRANGER_BYTES if self._is_stranger else server.frame_bytes_max)
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._is_tls = False
@@ -67,6 +69,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.principal.forget(self._revoked)
+        self._seat.leave()
         self._cancel_all()
         self._broker.unread.give_back(self._client.address, self._reserved)
         self._reserved = 0
@@ -210,6 +213,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self.is_greeted = True
 
     def _logged_in(self, principal: Principal, name: str) -> None:
+        self._seat.take(principal)
         if self._is_stranger:
             self._is_stranger = False
             self._server.known(self)

@@ -26,7 +26,8 @@ from penstock.broker.events import Event, Listener, TasksWanted
 from penstock.broker.leases import Stream, StreamRequest
 from penstock.broker.logins import STRANGER_SECONDS
 from penstock.broker.reply_size import size_of, split
-from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError
+from penstock.broker.seats import Seat
+from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Outcome, Receipt
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
@@ -134,6 +135,7 @@ SUBSCRIPTIONS_MAX: Final = 1000
 EVENT_BYTES: Final = 1024  # about
 GOING_AWAY: Final = 1001
 UNAUTHORISED: Final = 3000
+TRY_AGAIN_LATER: Final = 1013
 
 _OnReply = Callable[[Any], None]
 
@@ -162,6 +164,7 @@ class Conversation:
         self._broker = broker
         self._client = client
         self._socket = socket
+        self._seat = Seat(broker.seats)
         self._streams: dict[str, Stream] = {}
         self._listeners: dict[str, Listener] = {}
         self._confirmed: set[Listener] = set()  # those that were told so: nothing of theirs goes out before
@@ -188,6 +191,10 @@ class Conversation:
         """Until one side has gone; then what is unsettled is given back."""
         self._client.principal.once_revoked(self._revoked)
         self._broker.logins.succeeded(self._client)
+        try:
+            self._seat.take(self._client.principal)
+        except Unavailable as error:
+            self._end(TRY_AGAIN_LATER, error.message)
         timer = self._broker.loop.call_later(STRANGER_SECONDS, self._check_login)
         listening = asyncio.ensure_future(self._listen())
         sending = asyncio.ensure_future(self._outbox.run())
@@ -200,6 +207,7 @@ class Conversation:
         finally:
             timer.cancel()
             self._client.principal.forget(self._revoked)
+            self._seat.leave()
             listening.cancel()
             sending.cancel()
             self._leave()
@@ -275,6 +283,7 @@ class Conversation:
             principal = self._socket.signed_in(said.tab)
         else:
             principal = self._broker.logins.by_token(said.token, self._client.address, self._client.protocol)
+        self._seat.take(principal)
         self._client.principal.forget(self._revoked)
         self._client = msgspec.structs.replace(self._client, principal=principal)
         principal.once_revoked(self._revoked)
