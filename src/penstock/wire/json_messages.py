@@ -24,8 +24,8 @@ from penstock import limits
 from penstock.batch import Batch, encode_one_with, fields, layout
 from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
-from penstock.errors import InputError, InvalidField, PenstockError
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, to_datetime
+from penstock.errors import BadReceipt, InputError, InvalidField, PenstockError
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, Receipt, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import PartitionChoice
 from penstock.wire import json_reader
@@ -416,3 +416,16 @@ def _settled(receipt: str, outcome: PenstockError | None) -> dict[str, Any]:
     if outcome is None:
         return {"receipt": receipt, "status": "ok"}
     return {"receipt": receipt, "status": "error", "error": error_fields(outcome)}
+
+
+def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:
+    """Receipts from their texts; the first that is none is named."""
+    try:
+        return [Receipt.parse(text) for text in texts]
+    except BadReceipt:
+        for index, text in enumerate(texts):
+            try:
+                Receipt.parse(text)
+            except BadReceipt as error:
+                raise BadReceipt(f"{place}[{index}]: {error.message}") from None
+        raise

@@ -19,13 +19,12 @@ from penstock.model import MessageId, Outcome, check_name
 from penstock.operations import Action
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
-from penstock.server.http.hot import receipts_of
 from penstock.server.http.site import Site
 from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
-from penstock.wire.json_messages import batch_of, message_view, producer_of
+from penstock.wire.json_messages import batch_of, message_view, producer_of, receipts_of
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import changes_of, view_of
 from penstock.wire.json_shapes import Shape

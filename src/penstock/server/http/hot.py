@@ -15,7 +15,7 @@ import msgspec
 
 from penstock import validation
 from penstock.broker.reply_size import receipts_in, size_of, split
-from penstock.errors import BadReceipt, InvalidField, PenstockError
+from penstock.errors import InvalidField, PenstockError
 from penstock.model import ContentType, Outcome, Receipt, check_name
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
@@ -35,6 +35,7 @@ from penstock.wire.json_messages import (
     push_reply,
     read_plain,
     read_push,
+    receipts_of,
     settle_reply,
 )
 from penstock.wire.json_reader import LARGE_BYTES, Reader
@@ -153,19 +154,6 @@ def lease_of(request: models.Settle) -> int | None:
         which = "neither is there" if request.receipts is None else "both are there"
         raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
     return None if request.lease_id is None else int(request.lease_id, 16)
-
-
-def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:
-    """Receipts from their texts; the first that is none is named."""
-    try:
-        return [Receipt.parse(text) for text in texts]
-    except BadReceipt:
-        for index, text in enumerate(texts):
-            try:
-                Receipt.parse(text)
-            except BadReceipt as error:
-                raise BadReceipt(f"{place}[{index}]: {error.message}") from None
-        raise
 
 
 def _settled(exchange: Exchange, receipts: Sequence[str], reply: Any) -> None:
