@@ -15,12 +15,15 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from penstock.access.authenticator import Authenticator
+from penstock.access.discovery import new_entry
 from penstock.embedded.session import Session
+from penstock.operations import Queues
 from penstock.server.http.connection import HttpConnection
 from penstock.server.http.exchange import Exchange
 from penstock.server.tcp.connection import TcpConnection
@@ -33,6 +36,7 @@ from tests.support.http import request
 from tests.support.watchdog import SECONDS, Watched, watched
 
 SEEDS = dose(100, 2_000)
+STRANGE_SEEDS = dose(60, 1_000)
 AT_ONCE = 20
 HELD_SECONDS_MAX = 0.1
 KINDS = (HttpConnection, Exchange, TcpConnection, Conversation, Socket)
@@ -158,16 +162,32 @@ class Peer:
         return first + bytes([0x80 | 127]) + struct.pack(">Q", declared) + mask + masked
 
 
-@pytest.fixture
-def broker() -> Iterator[Watched]:
+@contextmanager
+def quick_broker(*, is_closed: bool = False) -> Iterator[Watched]:
+    """A broker with short deadlines; one that is closed asks everybody who they are."""
     soon = dict.fromkeys(("headers", "progress", "parting", "keep_alive", "write", "paused", "ping"), 0.3)
     with closing(Session(None)) as session:
+        authenticator = Authenticator(session.access, session.clock, new_entry()) if is_closed else None
         gc.freeze()  # a collection of what others have left would count as ours
-        with watched(session, **{f"{name}_seconds": seconds for name, seconds in soon.items()}) as made:
+        with watched(session, authenticator, **{f"{name}_seconds": seconds for name, seconds in soon.items()}) as made:
             made.tcp.progress_seconds = made.tcp.stalled_seconds = made.tcp.hello_seconds = 0.3
             made.tcp.tick_seconds = 0.1
             yield made
         gc.unfreeze()
+
+
+@pytest.fixture
+def broker() -> Iterator[Watched]:
+    with quick_broker() as made:
+        yield made
+
+
+@pytest.fixture
+def closed_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    for module in ("tcp.listener", "http.connection", "websocket.conversation"):
+        monkeypatch.setattr(f"penstock.server.{module}.STRANGER_SECONDS", 0.3)
+    with quick_broker(is_closed=True) as made:
+        yield made
 
 
 def idlers(broker: Watched) -> set[TcpConnection]:
@@ -194,10 +214,30 @@ def left(broker: Watched) -> list[str]:
 
 
 def test_any_bytes_then_silence_or_an_end_leave_nothing_behind(broker, caplog):
-    for first in range(0, SEEDS, AT_ONCE):
+    anything(broker, caplog, SEEDS)
+
+    with socket.create_connection(("127.0.0.1", broker.http.port), timeout=SECONDS) as sock:
+        sock.sendall(request("POST", PUSH, ONE))
+        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 201")
+
+
+def test_any_bytes_of_strangers_leave_nothing_behind_and_change_nothing(closed_broker, caplog):
+    broker = closed_broker
+    anything(broker, caplog, STRANGE_SEEDS)
+
+    assert broker.session.run(Queues())[0] == []
+    assert broker.broker.logins._strangers == {}
+    with socket.create_connection(("127.0.0.1", broker.http.port), timeout=SECONDS) as sock:
+        sock.sendall(request("POST", PUSH, ONE))
+        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 401")
+
+
+def anything(broker: Watched, caplog: pytest.LogCaptureFixture, seeds: int) -> None:
+    """Peers send anything; in the end nothing is left of them."""
+    for first in range(0, seeds, AT_ONCE):
         broker.forget()
         with caplog.at_level(logging.ERROR), ExitStack() as stack:
-            peers = [Peer(seed, broker, stack) for seed in range(first, min(first + AT_ONCE, SEEDS))]
+            peers = [Peer(seed, broker, stack) for seed in range(first, min(first + AT_ONCE, seeds))]
             for peer in peers:
                 peer.act()
             where = f"seeds {first} to {first + len(peers) - 1}"
@@ -212,9 +252,6 @@ def test_any_bytes_then_silence_or_an_end_leave_nothing_behind(broker, caplog):
     timers = broker.loop.time() + broker.tcp.hello_seconds + 0.2  # which still know connections that are gone
     broker.until(lambda: broker.loop.time() > timers)
     assert left(broker) == []
-    with socket.create_connection(("127.0.0.1", broker.http.port), timeout=SECONDS) as sock:
-        sock.sendall(request("POST", PUSH, ONE))
-        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 201")
 
 
 @pytest.mark.parametrize(

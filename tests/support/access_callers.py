@@ -233,8 +233,9 @@ class WebSocket:
         assert row.websocket is not None
         if identity in self._strangers:
             with connect(self._url, compression=None) as stranger:
-                refused = self._said(stranger, {"type": "auth", "token": self._tokens[identity]})
-                assert refused[0] in REFUSED
+                if self._tokens[identity]:
+                    refused = self._said(stranger, {"type": "auth", "token": self._tokens[identity]})
+                    assert refused[0] in REFUSED
                 return self._said(stranger, row.websocket)
         socket = self._known.get(identity)
         if socket is None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from penstock.access.authenticator import Authenticator
 from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.server.grpc import start_grpc
@@ -36,8 +37,9 @@ class Watched:
     tcp: TcpServer
     grpc: GrpcServer
 
-    def __init__(self, session: Session, **settings: Any) -> None:
+    def __init__(self, session: Session, authenticator: Authenticator | None = None, **settings: Any) -> None:
         self.session = session
+        self._authenticator = authenticator
         self.longest = 0.0
         self.culprit = ""
         self._collecting_since = 0.0
@@ -81,7 +83,7 @@ class Watched:
                 self._collected_seconds += time.thread_time() - self._collecting_since
 
     async def _start(self, settings: dict[str, Any]) -> None:
-        self.broker = Broker(self.session)
+        self.broker = Broker(self.session, authenticator=self._authenticator)
         metrics = Metrics(self.session, self.broker.meter)
         sockets = WebSockets(self.broker)
         self.http = await start_http(
@@ -105,10 +107,10 @@ class Watched:
 
 
 @contextmanager
-def watched(session: Session, **settings: Any) -> Iterator[Watched]:
+def watched(session: Session, authenticator: Authenticator | None = None, **settings: Any) -> Iterator[Watched]:
     """A watched broker for a while."""
     original = events.Handle._run
-    made = Watched(session, **settings)
+    made = Watched(session, authenticator, **settings)
 
     def run(handle: Any) -> None:
         made.timed(handle, original)

@@ -18,7 +18,7 @@ from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
 from penstock.access.store import AccessStore, Document, PrincipalRecord
 from penstock.access.tokens import Claims
 from penstock.clock import Clock
-from penstock.errors import NotAuthenticated
+from penstock.errors import InvalidField, NotAuthenticated
 
 OWNER_NAME: Final = "owner"
 RECENT_MAX: Final = 10_000  # tokens whose principal is kept though no connection may use it
@@ -200,7 +200,7 @@ class Authenticator:
 
         `credential` tells it from all others; `shown` is what the audit log says of it.
         """
-        found = look_up()
+        found = _now(look_up)
         if found is None:
             return None
         principal = self._live.get(credential)
@@ -212,7 +212,7 @@ class Authenticator:
     def refresh(self) -> None:
         """Bring every live principal up to date: called when the store, or the keys of JWTs, have changed."""
         for credential, principal in list(self._live.items()):
-            found = principal.look_up()
+            found = _now(principal.look_up)
             if found is None:
                 del self._live[credential]
                 principal.revoke()
@@ -261,3 +261,11 @@ def _with_credential(document: Document, now: int) -> tuple[frozenset[str], int]
     records = (document.principals[name] for name in names)
     until = min((key.expires_at for key in keys if key.expires_at is not None), default=FOREVER)
     return frozenset(owner_name(record.name, record.namespace) for record in records), until
+
+
+def _now(look_up: Callable[[], Found | None]) -> Found | None:
+    """A credential as it is now. One whose grants mean nothing any more does not count."""
+    try:
+        return look_up()
+    except InvalidField:
+        return None

@@ -172,7 +172,7 @@ class Broker:
         self.flush()
         member = owned(client.owner, request.member) if request.member else ""
         named = msgspec.structs.replace(request, client=client.identity, owner=client.owner, member=member)
-        pending = Pending(self, queue, group, named, 0.0 if self.is_draining else wait_seconds, on_reply)
+        pending = Pending(self, client, queue, group, named, 0.0 if self.is_draining else wait_seconds, on_reply)
         refused = self.refused(client, Action.CONSUME, queue)
         if refused is not None:
             pending.cancel()

@@ -31,6 +31,7 @@ from penstock.broker.callbacks import OnReply, answer_of
 from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, Position
+from penstock.operations import Action
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, Settling
 from penstock.shard.payload_rows import sealed_extents
@@ -51,6 +52,7 @@ class Pending:
     __slots__ = (
         "_acks",
         "_broker",
+        "_client",
         "_group",
         "_is_answered",
         "_on_reply",
@@ -64,9 +66,17 @@ class Pending:
     )
 
     def __init__(
-        self, broker: Broker, queue: str, group: str, request: LeaseRequest, wait: float, on_reply: OnReply
+        self,
+        broker: Broker,
+        client: Client,
+        queue: str,
+        group: str,
+        request: LeaseRequest,
+        wait: float,
+        on_reply: OnReply,
     ) -> None:
         self._broker = broker
+        self._client = client
         self._queue = queue
         self._group = group
         # What does not fit into an answer is given back, so it must not be acknowledged yet.
@@ -160,9 +170,14 @@ class Pending:
             self._broker.loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        if not self.is_over and not self._is_answered:
-            self._started = self._broker.clock.monotonic()  # waiting for messages is not what a lease takes
+        if self.is_over or self._is_answered:
+            return
+        self._started = self._broker.clock.monotonic()  # waiting for messages is not what a lease takes
+        refused = self._broker.refused(self._client, Action.CONSUME, self._queue, even_draining=True)
+        if refused is None:
             self._ask()
+        else:  # its grants have changed while it waited
+            self._over(refused, 0)
 
     def _leave(self, *, served: bool) -> None:
         if self._waiter is not None:

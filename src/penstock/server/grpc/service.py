@@ -27,7 +27,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.logins import bearer
 from penstock.broker.reply_size import receipts_in, split
 from penstock.broker.seats import Seat
-from penstock.errors import Internal, NotAuthenticated, PenstockError, Unavailable
+from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
 from penstock.server.grpc import messages, streams, tasks
@@ -173,12 +173,16 @@ class Handlers:
         try:
             client = self._client_of(context)
             request = await parse(kind, data)
-            traced = self._methods.traced.get(name)
-            if traced is not None:
-                return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
-            return await self._methods.unary[name](self._broker, client, request)
+            async with _ended_when_revoked(client.principal):  # it may wait
+                return await self._answer(name, client, request, context)
         except Exception as error:  # noqa: BLE001 - a fault is logged, and the client gets an error
             await _abort(context, name, error)
+
+    async def _answer(self, name: str, client: Client, request: Any, context: Any) -> Any:
+        traced = self._methods.traced.get(name)
+        if traced is not None:
+            return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
+        return await self._methods.unary[name](self._broker, client, request)
 
     async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:
         try:
@@ -215,6 +219,8 @@ class Handlers:
         logins = self._broker.logins
         client = Client(logins.stranger, name, address, "grpc")
         if client.principal is NOBODY:
+            if sum(key == "authorization" for key, _ in context.invocation_metadata() or ()) > 1:
+                raise BadRequest("authorization: it is there more than once")
             header = named.get("authorization", "")
             certified = None if header else logins.by_certificate(_names_of(context))
             principal = certified or logins.by_token(bearer(header) if header else "", address, "grpc")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import Any, Final, cast
 
 import httptools
@@ -19,7 +20,7 @@ import httptools
 from penstock.access.authenticator import HINT
 from penstock.access.tls import peer_names
 from penstock.broker.access import NOBODY, Client, Principal
-from penstock.broker.logins import STRANGER_BYTES
+from penstock.broker.logins import STRANGER_BYTES, STRANGER_SECONDS
 from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
@@ -164,7 +165,8 @@ class HttpConnection(asyncio.Protocol):
         elif self._receiving is not None:
             self._check_progress(now)
         elif self._is_head_open:
-            if now - self._since > settings.headers_seconds:
+            seconds = settings.headers_seconds
+            if now - self._since > (min(seconds, STRANGER_SECONDS) if self._is_stranger else seconds):
                 self._time_out()
         elif now - self._since > settings.keep_alive_seconds:
             self._close()
@@ -222,8 +224,9 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(Internal("the broker failed"))
         except httptools.HttpParserError as error:
             self._refuse(BadRequest(f"this is not HTTP: {error}"))
-        if self._receiving is None and self._is_head_open and self._headers_bytes > HEADERS_BYTES_MAX:
-            self._refuse(BadRequest(f"headers: they are over the limit of {HEADERS_BYTES_MAX:,} bytes"))
+        limit = STRANGER_BYTES if self._is_stranger else HEADERS_BYTES_MAX
+        if self._receiving is None and self._is_head_open and self._headers_bytes > limit:
+            self._refuse(BadRequest(f"headers: they are over the limit of {limit:,} bytes"))
 
     def on_message_begin(self) -> None:
         """Called by the parser, as all that are named on_…."""
@@ -292,6 +295,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _principal(self, headers: dict[bytes, bytes], is_open: bool) -> Principal:
         """Who asks. What is open to strangers is open to browsers whose session is over, so that they sign in again."""
+        if len(headers) < len(self._headers) and sum(name == b"authorization" for name, _ in self._headers) > 1:
+            raise BadRequest("authorization: it is there more than once")
         try:
             principal = self.site.principal(headers, self.address)
         except NotAuthenticated:
@@ -508,6 +513,9 @@ class HttpConnection(asyncio.Protocol):
         if problem:
             self._refuse(BadRequest(f"upgrade: {problem}"))
             return
+        if principal is NOBODY and self._is_stranger:  # it stays one
+            self._is_stranger = False
+            socket.on_known = partial(self.site.broker.logins.leave, self._peer)
         self._leave()
         self._parser = None
         self._is_refused = True

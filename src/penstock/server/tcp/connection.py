@@ -44,6 +44,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._is_stranger = server.broker.logins.is_required
         self.is_counted = False  # among the connections of strangers
         self._seat = Seat(server.broker.seats)
+        self._stranger_bytes = 0  # that came before it was known who this is
         self._splitter = Splitter(STRANGER_BYTES if self._is_stranger else server.frame_bytes_max)
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._is_tls = False
@@ -79,6 +80,8 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._window_bytes += len(data)
+        if self._is_stranger:
+            self._stranger_bytes += len(data)
         try:
             whole, cuts = self._splitter.feed(data)
             if self._backlog or (len(cuts) > TURN_FRAMES and is_heavy(cuts)):
@@ -90,6 +93,9 @@ class TcpConnection(Dispatch, asyncio.Protocol):
                     self._request(kind, correlation, whole, start, stop)
         except REFUSALS as error:
             self.refuse(error)
+            return
+        if self._is_stranger and self._stranger_bytes > STRANGER_BYTES:
+            self.refuse(NotAuthenticated(f"no login came within {STRANGER_BYTES:,} bytes", hint=HINT))
             return
         if not self._reserve():
             self.refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
@@ -186,7 +192,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def _json_login(self, body: bytes) -> None:
         """AUTH: `{"token": …}`; the answer is ACK with the name of the principal."""
-        if self._json_tasks is not None:
+        if self._json_tasks is not None or self.is_greeted:
             raise BadRequest("AUTH must be the first frame of a connection")
         self._begin_json()
         principal = self._broker.logins.by_token(AUTH.read(body).token, self._client.address, "tcp")
@@ -208,6 +214,9 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         return self._json_tasks is not None and not self.is_greeted
 
     def _greeted(self, principal: Principal, hello: requests.Hello) -> None:
+        is_begun = self.is_greeted or self._json_tasks is not None
+        if is_begun and principal is not self._client.principal:  # what was begun as somebody ends with that credential
+            raise BadRequest("HELLO: this connection is somebody else's", hint="open another connection")
         self._logged_in(principal, hello.client)
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
         self.is_greeted = True

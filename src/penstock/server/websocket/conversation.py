@@ -283,12 +283,15 @@ class Conversation:
             principal = self._socket.signed_in(said.tab)
         else:
             principal = self._broker.logins.by_token(said.token, self._client.address, self._client.protocol)
+        before = self._client.principal
+        if before not in (NOBODY, principal):  # what was begun as somebody ends with that credential
+            raise BadRequest("auth: it is known already who this is", hint="open another socket")
         self._seat.take(principal)
-        self._client.principal.forget(self._revoked)
+        before.forget(self._revoked)
         self._client = msgspec.structs.replace(self._client, principal=principal)
         principal.once_revoked(self._revoked)
         self._broker.logins.succeeded(self._client)
-        self._socket.allow_large()
+        self._socket.known()
         self._answer("ok", said.id, b',"principal":%b' % encode(principal.name))
 
     def _revoked(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,7 @@ class Socket(asyncio.Protocol):
     ) -> None:
         self.transport = transport
         self.principal = principal  # `NOBODY` until the first message says who it is
+        self.on_known: Callable[[], None] | None = None  # called once: it is known who this is, or it has ended
         self.address = address
         self.client_name = headers.get(b"user-agent", b"").decode("latin-1")
         self._site = site
@@ -79,9 +81,15 @@ class Socket(asyncio.Protocol):
             raise NotAuthenticated("nobody is signed in: no cookie came with the upgrade", hint=SIGN_IN_AGAIN)
         return principal
 
-    def allow_large(self) -> None:
+    def known(self) -> None:
         """It is known who this is: messages may be as large as all requests."""
         self._protocol.max_message_size = self._site.settings.request_bytes_max
+        self._not_a_stranger()
+
+    def _not_a_stranger(self) -> None:
+        on_known, self.on_known = self.on_known, None
+        if on_known is not None:
+            on_known()
 
     # the beginning
 
@@ -269,6 +277,7 @@ class Socket(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._site.connections.discard(self)
+        self._not_a_stranger()
         self._end()
 
 
