@@ -289,4 +289,5 @@ OPEN_ROUTES: Final = {
     ("GET", "/readyz"): "for load balancers",
     ("POST", "/api/v1/sessions"): "signing in; tests/access/test_sign_in.py",
     ("DELETE", "/api/v1/sessions/current"): "ends the session that asks",
+    ("POST", "/api/v1/sessions/links"): "for everybody who is somebody; tests/access/test_canaries.py",
 }

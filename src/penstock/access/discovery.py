@@ -132,6 +132,17 @@ def find(host: str, port: int, environment: Mapping[str, str]) -> Entry | None:
     return None
 
 
+def find_header(hosts: Iterable[str], port: int, environment: Mapping[str, str]) -> Path | None:
+    """The header file of the broker that listens at one of these addresses; None: there is none."""
+    for host in hosts:
+        for directory in directories(environment):
+            path = _file_of(directory, place_of(host, port)).with_suffix(".header")
+            with suppress(OSError):
+                if is_loopback(host) and _is_private(directory) and _is_private(path):
+                    return path
+    return None
+
+
 # The broker's side.
 
 

@@ -28,6 +28,7 @@ from penstock.cli import (
 )
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, tail, why
+from penstock.cli.dashboard import dashboard, header_file
 from penstock.cli.demo import demo
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import ack, extend, lease, nack, reject, release
@@ -72,7 +73,8 @@ _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
-_add("Access", access.whoami)
+_add("Access", access.whoami, dashboard)
+command(access.keys, "file")(header_file)
 app.add_typer(access.keys, name="key", rich_help_panel="Access")
 app.add_typer(access.users, name="user", rich_help_panel="Access")
 app.add_typer(access.roles, name="role", rich_help_panel="Access")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -150,7 +151,13 @@ def _run(settings: config.Settings, config_file: Path | None, flags: dict[str, A
         except BadSettings as error:
             logs.warn("settings were not read again", problems=error.message.split("\n"))
 
-    run(settings, _say_json if as_json else _say, reload)
+    # In a log or a pipe the link would be there for others to use.
+    show_link = _say_link if sys.stdout.isatty() and not as_json else None
+    run(settings, _say_json if as_json else _say, reload, show_link)
+
+
+def _say_link(link: str) -> None:
+    output.write(f"  Dashboard, once and within 10 minutes: {escape(link)}\n")
 
 
 def _say_json(started: Any) -> None:

@@ -100,6 +100,11 @@ class Connection:
             if self._shared.closing.wait(pause):
                 raise Closed("this Penstock is closed")
 
+    def post(self, path: str, body: bytes) -> bytes:
+        """The answer of another route than that of frames, over HTTP; its error is raised."""
+        assert isinstance(self._socket, HttpSocket)
+        return self._socket.post(path, body)
+
     def close(self) -> None:
         """Hang up."""
         if self._socket is not None:

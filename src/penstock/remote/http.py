@@ -91,6 +91,12 @@ class Head:
             body_bytes,
         )
 
+    def of_route(self, path: str, body_bytes: int) -> bytes:
+        """The head of a request to another route, with JSON for its body."""
+        host = self._start.split(b"\r\n", 2)[1]
+        first = b"POST %b HTTP/1.1\r\n%b\r\nconnection: close\r\n" % (path.encode(), host)
+        return b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (first, self._token, body_bytes)
+
 
 class Responses:
     """The responses of a connection, one after the other. `feed` returns what has come of the frames of one."""
@@ -165,8 +171,19 @@ class Responses:
                     TooLarge(f"something before the broker refuses the request: {status}", hint=hint)
                 ) from None
             raise Refused(Unavailable(f"what comes is no broker's answer: {status}", hint=_HINT)) from None
-        reply = ErrorReply(error.code, error.message, error.hint, error.retry_after_ms / 1000)
-        raise Refused(to_error(reply))
+        raise Refused(_raised(error))
+
+
+def error_of(body: bytes) -> PenstockError:
+    """The error that a broker answers with."""
+    try:
+        return _raised(msgspec.json.decode(body, type=ErrorBody).error)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Unavailable("what comes is no broker's answer", hint=_HINT)
+
+
+def _raised(error: ErrorFields) -> PenstockError:
+    return to_error(ErrorReply(error.code, error.message, error.hint, error.retry_after_ms / 1000))
 
 
 class HttpSocket:
@@ -203,6 +220,16 @@ class HttpSocket:
                 self._idle_since = self._clock.monotonic()
                 return body
         return b""
+
+    def post(self, path: str, body: bytes) -> bytes:
+        """The answer of another route, whose error is raised. Nothing can be sent on this connection afterwards."""
+        self._socket.sendall(self.head.of_route(path, len(body)) + body)
+        response = http.client.HTTPResponse(self._socket, method="POST")
+        response.begin()
+        answer = response.read()
+        if response.status >= 300:
+            raise error_of(answer)
+        return answer
 
     def is_reusable(self) -> bool:
         """Whether another request may be sent: the last response is over, and the connection is not."""

@@ -24,6 +24,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.access import discovery
+from penstock.access.authenticator import OWNER_NAME
+from penstock.access.sessions import link_of
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
@@ -309,6 +311,15 @@ class Server:
 
         session.shard.on_fail.append(failed)
 
+    def new_link(self, started: Started) -> str:
+        """A one-time link that signs in as the owner; empty where browsers cannot sign in."""
+        urls = [address.url for address in started.addresses if address.protocol == "http"]
+        if self._identity is None or not urls or is_plaintext(self._settings):
+            return ""
+        owner = self._identity.authenticator.by_user(OWNER_NAME)
+        assert owner is not None
+        return link_of(urls[0], self._identity.sign_in.sessions.new_code(owner))
+
     async def wait(self) -> None:
         """Until it is over; raises when the journal failed."""
         await self.over.wait()
@@ -390,16 +401,21 @@ async def serve(
     settings: Settings,
     ready: Callable[[Started], object] = lambda started: None,
     reload: Callable[[], object] = lambda: None,
+    show_link: Callable[[str], object] | None = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; a second one leaves at once.
 
-    SIGHUP reads the certificates again, and calls `reload`.
+    SIGHUP reads the certificates again, and calls `reload`. `show_link` is called with a one-time link to the
+    dashboard, where browsers can sign in: it is for a terminal, and for nothing that is kept.
     """
     server = Server(settings)
     _on_signals(server, reload)
     started = await server.start()
     logger.info("ready", extra={"data": started.data, **{a.protocol: a.url for a in started.addresses}})
     ready(started)
+    link = "" if show_link is None else server.new_link(started)
+    if show_link is not None and link:
+        show_link(link)
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again and again finds nothing
     try:
@@ -442,6 +458,7 @@ def run(
     settings: Settings,
     ready: Callable[[Started], object] = lambda started: None,
     reload: Callable[[], object] = lambda: None,
+    show_link: Callable[[str], object] | None = None,
 ) -> None:
     """`serve` on an event loop of its own: uvloop where there is one."""
     raise_file_limit()
@@ -451,4 +468,4 @@ def run(
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(settings, ready, reload))
+        runner.run(serve(settings, ready, reload, show_link))

@@ -21,7 +21,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
-from penstock.server.http import docs_page, openapi
+from penstock.server.http import docs_page, openapi, sign_in_page
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell, WithHeaders
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
@@ -45,7 +45,10 @@ def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, by_path[path])) for path in paths]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
-    resources.append(StarletteRoute("/", _front))
+    resources.append(StarletteRoute("/", _front("/ui/" if site.broker.logins.is_required else "/docs")))
+    resources.append(StarletteRoute("/ui", _front(sign_in_page.PATH)))
+    resources.append(StarletteRoute(sign_in_page.PATH, _static("text/html", sign_in_page.PAGE)))
+    resources.append(StarletteRoute(sign_in_page.SCRIPT_PATH, _static("text/javascript", sign_in_page.SCRIPT)))
     app = Starlette(
         routes=resources,
         middleware=[Middleware(Envelope, site=site), *_cors(site)],
@@ -217,9 +220,22 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
 
 
-async def _front(request: Request) -> Response:
+def _front(path: str) -> Callable[[Request], Awaitable[Response]]:
     """Who types the address that the broker prints finds what can be done here."""
-    return RedirectResponse("/docs")
+
+    async def front(request: Request) -> Response:
+        return RedirectResponse(path)
+
+    return front
+
+
+def _static(media: str, text: str) -> Callable[[Request], Awaitable[Response]]:
+    """A part of the page that signs in."""
+
+    async def page(request: Request) -> Response:
+        return Response(text, media_type=media, headers=sign_in_page.HEADERS)
+
+    return page
 
 
 Routes = tuple[Route, ...]

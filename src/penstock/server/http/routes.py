@@ -252,6 +252,13 @@ COMPOSED: Final = (
         example={"user": "ann", "password": "correct horse battery"},
     ),
     Route(
+        *("POST", "/api/v1/sessions/links", "create_link", "A one-time link that signs in as who asks"),
+        sign_in.create_link,
+        result=sign_in.LinkView,
+        errors=("not_authenticated", "not_authorised"),
+        status=201,
+    ),
+    Route(
         *("DELETE", "/api/v1/sessions/current", "delete_session", "Sign out", sign_in.end_session),
         errors=("not_authenticated",),
     ),

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from penstock.access.sessions import TAB_HEADER
+from penstock.access.sessions import CODE_SECONDS, TAB_HEADER, link_of
 from penstock.access.sign_in import SignIn
 from penstock.broker.access import Client, Principal
 from penstock.errors import AccessError, BadRequest, InvalidField, RateLimited
 from penstock.server.http.actions import RequestParts, WithHeaders
+from penstock.server.http.sign_in_page import PATH
 from penstock.wire import json_models as models
 
 Secret = Annotated[str, Meta(max_length=1024)]
@@ -38,6 +39,16 @@ class SessionView(Struct, kw_only=True):
 
     def __repr__(self) -> str:
         return f"SessionView({self.name!r})"
+
+
+class LinkView(Struct, kw_only=True):
+    """A one-time link to the dashboard, behind the URL of this broker."""
+
+    path: str
+    expires_at: models.Instant | None
+
+    def __repr__(self) -> str:
+        return "LinkView()"
 
 
 async def begin_session(request: RequestParts) -> Any:
@@ -75,6 +86,17 @@ async def _principal(sign_in: SignIn, request: RequestParts) -> Principal:
     if body.code:
         return sign_in.by_code(body.code, address)
     return await sign_in.by_password(body.user, body.password, address)
+
+
+async def create_link(request: RequestParts) -> Any:
+    """POST /api/v1/sessions/links."""
+    sign_in = request.broker.logins.sign_in
+    if sign_in is None:  # everybody is let in as they are
+        return LinkView(path=PATH, expires_at=None)
+    request.site.cookie()  # refused where no browser can sign in
+    expires_at = datetime.fromtimestamp(request.broker.clock.now() / 1e6 + CODE_SECONDS, UTC)
+    code = sign_in.sessions.new_code(request.client.principal)
+    return LinkView(path=link_of("", code), expires_at=expires_at)
 
 
 async def end_session(request: RequestParts) -> Any:

@@ -35,11 +35,10 @@ EXPOSED: Final = b"x-request-id, retry-after"
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
 }
-# No page here loads anything or runs a script, and none may be shown inside another.
-_SECURITY: Final = (
-    b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
-    b"x-content-type-options: nosniff\r\n"
-)
+# A page loads nothing and runs no script, unless it says otherwise, and none may be shown inside another.
+_POLICY: Final = b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
+_NO_SNIFFING: Final = b"x-content-type-options: nosniff\r\n"
+_SECURITY: Final = _POLICY + _NO_SNIFFING
 _TAB_HEADER: Final = TAB_HEADER.lower().encode()
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 
@@ -170,7 +169,8 @@ class Site:
     def head(self, status: int, lines: bytes, keep_alive: bool) -> bytes:
         """Everything before the body of a response; `lines` are headers."""
         end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        return b"%b%b%b%b%b" % (_STATUS_LINES[status], lines, _SECURITY, self._date, end)
+        security = _NO_SNIFFING if b"content-security-policy:" in lines else _SECURITY
+        return b"%b%b%b%b%b" % (_STATUS_LINES[status], lines, security, self._date, end)
 
 
 def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:

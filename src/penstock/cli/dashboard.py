@@ -1,0 +1,75 @@
+"""`penstock dashboard`: a one-time link that signs a browser in; `penstock key file`: what curl needs to be let in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from typing import Annotated, Final
+
+import typer
+
+from penstock.access import discovery
+from penstock.cli import output
+from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.options import AsJson
+from penstock.cli.target import CLIENT, Broker
+from penstock.remote.settings import Address, addresses
+
+HTTP_PORT: Final = 7711
+_SCHEMES: Final = {"penstock": "http", "penstocks": "https"}
+
+
+def dashboard(
+    broker: Broker,
+    open_it: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open it in a browser. [default: ask]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a link to the dashboard that signs in as you: once, within 10 minutes.
+
+    It is made over HTTP: of a TCP URL the host counts, with port 7711.
+    """
+    from penstock.remote.links import new_link
+
+    link = new_link(str(_http_address(broker)), CLIENT, broker.token())
+    if as_json:
+        output.write_json({"url": link})
+        return
+    output.write_plain(link)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if open_it or (open_it is None and is_terminal and typer.confirm("Open it in a browser?", default=True)):
+        webbrowser.open(link)
+
+
+def header_file(broker: Broker, as_json: AsJson = False) -> None:
+    """Print the path of the file that lets curl in, at a broker that you started on this machine.
+
+    curl -H @"$(penstock key file)" localhost:7711/api/v1/queues
+    """
+    address = _http_address(broker)
+    path = discovery.find_header(_hosts(address), address.port, os.environ)
+    if path is None:
+        raise nothing_there(
+            f"no broker of yours runs at {address}",
+            "start one with 'penstock serve', or make a key with 'penstock key create'; auth = \"off\" needs none",
+        )
+    if as_json:
+        output.write_json({"path": str(path)})
+    else:
+        output.write_plain(str(path))
+
+
+def _hosts(address: Address) -> tuple[str, ...]:
+    return ("127.0.0.1", "::1") if address.host == "localhost" else (address.host,)
+
+
+def _http_address(broker: Broker) -> Address:
+    """Where the broker speaks HTTP."""
+    if broker.is_directory:
+        raise CommandError(
+            f"{broker.address} is a directory, not a broker", hint="name it: --url http://localhost:7711"
+        )
+    address = addresses(broker.address)[0]
+    return address if address.is_http else Address(_SCHEMES[address.scheme], address.host, HTTP_PORT)
