@@ -19,6 +19,7 @@ from penstock import limits
 from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
 
 DLQ_SUFFIX: Final = ".dlq"
+ACCESS_DIRECTORY: Final = "access"  # in a data directory: principals and keys, for its owner alone
 RESERVED_PREFIX: Final = "penstock."  # of queues that belong to the broker
 AUDIT_QUEUE: Final = "penstock.audit"  # who did what; only the broker writes it
 SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth

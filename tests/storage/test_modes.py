@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import operations as ops
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, StorageError
 from penstock.storage import access
 from tests.support.operations import run_operation
 
@@ -67,6 +67,38 @@ def test_a_group_reads_when_it_is_allowed_to(tmp_path, umask):
         assert found(root)["."] == 0o750, "nobody else could read it: it is left as it is"
     with penstock.open(root, data_mode="0700"):
         assert is_all(found(root), root, 0o700, 0o600)
+
+
+def test_keys_are_their_owners_alone_whatever_the_group_may_read(tmp_path, umask, caplog):
+    root = tmp_path / "data"
+
+    def private() -> dict[str, int]:
+        return {name: mode for name, mode in found(root).items() if name.startswith("access")}
+
+    for _ in range(2):
+        with penstock.open(root, data_mode="0750", master_key=bytes(32)) as ps:
+            ps.create_queue("q", encryption=True, exist_ok=True).push(b"secret")
+            assert private().keys() >= {"access", "access/data_keys.json"}
+            assert is_all(private(), root, 0o700, 0o600)
+            assert found(root)["PENSTOCK"] == 0o640
+    for path in [root / "access", *(root / "access").iterdir()]:
+        path.chmod(0o755 if path.is_dir() else 0o640)
+    with penstock.open(root, master_key=bytes(32)):
+        assert found(root)["."] == 0o750
+        assert is_all(private(), root, 0o700, 0o600)
+    assert "access/data_keys.json: others could read it (mode 0640)" in caplog.text
+
+
+def test_keys_that_others_read_and_that_cannot_be_changed_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "access").mkdir(mode=0o755)
+    (tmp_path / "access").chmod(0o755)
+
+    def refused(*args: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refused)
+    with pytest.raises(StorageError, match="others can read it"):
+        access.apply_mode(tmp_path, 0o700)
 
 
 def test_a_wider_directory_is_narrowed_and_links_are_left_alone(tmp_path):

@@ -31,12 +31,12 @@ from crc32c import crc32c
 
 from penstock.clock import Clock
 from penstock.errors import BadSettings, Damaged, InvalidField, PenstockError, StorageError
-from penstock.model import to_datetime
+from penstock.model import ACCESS_DIRECTORY, to_datetime
 from penstock.replies import DataKeyView
 from penstock.seals import KEY_BYTES, KEY_ID_BYTES, DataKey, Wrapper, aes
 from penstock.storage.disk import Disk, ReadableDisk, RealDisk
 
-DIRECTORY: Final = "access"
+DIRECTORY: Final = ACCESS_DIRECTORY
 NAME: Final = f"{DIRECTORY}/data_keys.json"
 FORMAT: Final = 1
 PERIOD_SECONDS: Final = 30 * 86_400.0

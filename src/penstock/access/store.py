@@ -18,11 +18,11 @@ from penstock.access.grants import LOCAL, NOBODY, ROLES, Grant, parse_grants
 from penstock.access.keys import make_key
 from penstock.clock import Clock
 from penstock.errors import AccessNotFound, BadSettings, Damaged, InvalidField, PenstockError
-from penstock.model import RESERVED_PREFIX, check_name
+from penstock.model import ACCESS_DIRECTORY, RESERVED_PREFIX, check_name
 from penstock.model_access import Quotas
 from penstock.storage.disk import Disk
 
-DIRECTORY: Final = "access"
+DIRECTORY: Final = ACCESS_DIRECTORY
 FILE: Final = "access/access.json"
 VERSION: Final = 1
 MICROS: Final = 1_000_000

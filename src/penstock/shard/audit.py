@@ -25,7 +25,16 @@ from penstock.delivery.entries import Entry
 from penstock.delivery.log import Queue, create_queue_entries
 from penstock.delivery.push import decide_push
 from penstock.errors import Damaged, InvalidField, PenstockError, QueueNotFound
-from penstock.model import AUDIT_QUEUE, DEFAULT_PARTITION, ContentType, Durability, QueueOptions, to_datetime, to_micros
+from penstock.model import (
+    ACCESS_DIRECTORY,
+    AUDIT_QUEUE,
+    DEFAULT_PARTITION,
+    ContentType,
+    Durability,
+    QueueOptions,
+    to_datetime,
+    to_micros,
+)
 from penstock.model_audit import (
     GENESIS,
     OK,
@@ -53,7 +62,7 @@ OPTIONS: Final = QueueOptions(
     retention_drops_unread=True,  # nobody must read it for it to go
     dead_letter=False,
 )
-ANCHOR_DIRECTORY: Final = "access"
+ANCHOR_DIRECTORY: Final = ACCESS_DIRECTORY
 ANCHOR_FILE: Final = "access/audit.json"
 FAULT: Final = "fault"  # in place of the code of an error that nobody has foreseen
 SLICE: Final = 1_000  # records that are read at a time

@@ -2,7 +2,8 @@
 
 Payloads lie in it as they were sent, so what is created is 0700 and 0600 whatever the umask says. A directory that is
 wider is narrowed by the process that opens it for writing, with everything in it; the directory itself comes last, so
-that its mode says next time whether all was done.
+that its mode says next time whether all was done. Keys and principals, in `access/`, are for the owner alone, whatever
+the mode of the rest; that is made so at every opening.
 
 The lock is `flock` on a file, so the system drops it when the process ends, however it ends. The file says who holds
 it: pid, host and since when. A forked child closes its copy at once: else it would hold the directory after its
@@ -20,11 +21,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
-from penstock.errors import DirectoryInUse
+from penstock.errors import DirectoryInUse, StorageError
 from penstock.forks import close_in_forks
+from penstock.model import ACCESS_DIRECTORY
 
 OWNER: Final = 0o700
 _GROUP: Final = 0o070
@@ -67,6 +69,7 @@ def apply_mode(root: Path, requested: int | None) -> int:
     """
     status = os.stat(root)
     mode = mode_of(root) if requested is None else requested
+    _narrow_private(root / ACCESS_DIRECTORY)
     if status.st_mode & 0o777 == mode:
         return mode
     if status.st_uid != os.geteuid():
@@ -74,12 +77,35 @@ def apply_mode(root: Path, requested: int | None) -> int:
         return mode
     try:
         for path, is_directory in _below(root):
+            wanted = OWNER if is_private(Path(path).relative_to(root)) else mode
             with suppress(FileNotFoundError):  # a pin of a reader, which went just now
-                os.chmod(path, mode if is_directory else mode & _FILE)
+                os.chmod(path, wanted if is_directory else wanted & _FILE)
         os.chmod(root, status.st_mode & 0o7000 | mode)
     except OSError as error:
         _warn(root, status.st_mode, mode, f"cannot be changed: {error.strerror}")
     return mode
+
+
+def is_private(name: PurePath) -> bool:
+    """Whether what has this name in a data directory is for the owner alone."""
+    return name.parts[:1] == (ACCESS_DIRECTORY,)
+
+
+def _narrow_private(directory: Path) -> None:
+    if not directory.is_dir():
+        return
+    for path, is_directory in [(os.fspath(directory), True), *_below(directory)]:
+        has = os.lstat(path).st_mode & 0o777
+        if not has & 0o077:
+            continue
+        _log.warning("%s: others could read it (mode %04o); it is for the owner alone now", path, has)
+        try:
+            os.chmod(path, OWNER if is_directory else OWNER & _FILE)
+        except OSError as error:
+            raise StorageError(
+                f"{path}: others can read it (mode {has:04o}), and its mode cannot be changed: {error.strerror}",
+                hint=f"as its owner: chmod go= {path}",
+            ) from None
 
 
 def _below(directory: Path) -> Iterator[tuple[str, bool]]:

@@ -243,7 +243,7 @@ class RealDisk:
         with storage_errors(path):
             if create_bytes is None:
                 return RealFile(path, name)
-            return RealFile(path, name, create_bytes=create_bytes, mode=self._mode())
+            return RealFile(path, name, create_bytes=create_bytes, mode=self._mode(path))
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         path = self.root / name
@@ -279,7 +279,7 @@ class RealDisk:
             missing = [parent for parent in (path, *path.parents) if not parent.exists()]
             for new in reversed(missing):
                 is_ours = new == self.root or self.root in new.parents
-                access.make_directory(new, self._mode() if is_ours else 0o777)
+                access.make_directory(new, self._mode(new) if is_ours else 0o777)
             path.mkdir(exist_ok=True)  # refused when it is a file
             for new in missing:
                 _sync_directory(new.parent)
@@ -327,13 +327,15 @@ class RealDisk:
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):
-            self._lock.acquire(self._mode())
+            self._lock.acquire(self._mode(self._lock.path))
             self._known_mode = access.apply_mode(self.root, self._requested_mode)
 
     def close(self) -> None:
         self._lock.release()
 
-    def _mode(self) -> int:
+    def _mode(self, path: Path) -> int:
+        if access.is_private(path.relative_to(self.root)):
+            return access.OWNER
         if self._known_mode is None:
             self._known_mode = access.mode_of(self.root)
         return self._known_mode
