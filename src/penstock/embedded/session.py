@@ -104,7 +104,6 @@ class Session:
         self.access = AccessStore(self._disk, clock)
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
-        self.staged_quotas = StagedQuotas(self._disk, self.staging)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)
         self.access.before_change = lambda what, target: self.audit.record_first()
         self._keep_quotas()
@@ -131,6 +130,7 @@ class Session:
             self.keeper.identify_tasks = self.tasks.identify
 
     def _keep_quotas(self) -> None:
+        self.staged_quotas = StagedQuotas(self._disk, self.staging)
         self._quotas: dict[str, Quotas] = {}  # as declared to the shard
         self.connections_of: Callable[[str], int] = lambda namespace: 0  # a broker counts them
         self._declare_namespaces()
