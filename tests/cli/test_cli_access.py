@@ -137,6 +137,11 @@ def test_namespaces_have_quotas(at):
     assert made.out == "✓ namespace team-a: queues team-a.*; queues 10, bytes 10.0 GiB, messages_rate 0.5/s\n"
     assert at("namespace", "list", "--json").json[0]["quotas"]["bytes"] == 10 << 30
     assert "team-a.*" in at("namespace", "list").out
+    at("push", "team-a.orders", "hello")
+    listed = at("namespace", "list", "--json").json[0]
+    assert listed["usage"]["queues"] == 1
+    assert listed["usage"]["bytes"] > 0
+    assert "queues 1 of 10" in at("namespace", "list").out
     assert at("namespace", "delete", "team-a").code == 0
     assert at("namespace", "delete", "team-a").code == 4
 

@@ -19,7 +19,7 @@ from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson, Flags, Yes, command, seconds_option
 from penstock.cli.target import Broker
 from penstock.errors import AccessNotFound, InvalidField
-from penstock.model_access import ApiKeyView, NewKey, Quotas, UserView
+from penstock.model_access import ApiKeyView, NamespaceView, NewKey, Quotas, UserView
 from penstock.units import plural, size_bytes
 
 keys = typer.Typer(help="API keys: create, list, rotate, revoke.", no_args_is_help=True)
@@ -291,11 +291,11 @@ def create_namespace(broker: Broker, name: NamespaceName, quotas: QuotaFlags, as
 
 @command(namespaces, "list")
 def list_namespaces(broker: Broker, as_json: AsJson = False) -> None:
-    """All namespaces."""
+    """All namespaces, with what they use and may use."""
     with broker.opened() as ps:
         found = ps.access.namespaces()
-    rows = [(each.name, f"{each.prefix}*", _limits(each.quotas), each.users) for each in found]
-    headings = ("namespace", "its queues", "quotas", "users")
+    rows = [(each.name, f"{each.prefix}*", _used(each), each.users) for each in found]
+    headings = ("namespace", "its queues", "used, of its quotas", "users")
     _write_list(headings, rows, found, "namespace", as_json=as_json, text_columns=3)
 
 
@@ -308,13 +308,25 @@ def delete_namespace(broker: Broker, name: NamespaceName, as_json: AsJson = Fals
 
 
 def _limits(quotas: Quotas) -> str:
+    limits = ((name, getattr(quotas, name)) for name in quotas.__struct_fields__)
+    return ", ".join(f"{name} {_amount(name, limit)}" for name, limit in limits if limit is not None) or "no quotas"
+
+
+def _used(namespace: NamespaceView) -> str:
+    """What is used of each quota; of what has none, only what is used."""
     shown = []
-    for name in quotas.__struct_fields__:
-        value = getattr(quotas, name)
-        if value is not None:
-            text = human.size(value) if "bytes" in name else f"{value:,g}"
-            shown.append(f"{name} {text}{'/s' if name.endswith('_rate') else ''}")
-    return ", ".join(shown) or "no quotas"
+    for name in namespace.quotas.__struct_fields__:
+        limit, used = getattr(namespace.quotas, name), getattr(namespace.usage, name)
+        if limit is not None:
+            shown.append(f"{name} {_amount(name, used or 0)} of {_amount(name, limit)}")
+        elif used:
+            shown.append(f"{name} {_amount(name, used)}")
+    return ", ".join(shown) or "nothing, no quotas"
+
+
+def _amount(quota: str, value: float) -> str:
+    text = human.size(value) if "bytes" in quota else f"{value:,g}"
+    return f"{text}{'/s' if quota.endswith('_rate') else ''}"
 
 
 # lists
