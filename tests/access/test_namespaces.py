@@ -346,17 +346,18 @@ def test_a_queue_that_is_deleted_frees_what_it_held_and_its_dead_letters(session
 
 def test_settling_leasing_and_dead_letters_are_never_refused(session, ps):
     queue = ps.queue(QUEUE)
-    queue.push_many([LOAD] * 3)
+    queue.push_many([LOAD] * 4)
     declare(session, queues=0, groups=0, bytes=0, messages_rate=0.001, bytes_rate=0.001)
 
-    first, second, third = queue.lease(3)
+    first, second, third, fourth = queue.lease(4)
     first.ack()
-    second.reject("no")
-    third.nack()
+    second.reject("no")  # makes the dead-letter queue
+    third.reject("no")
+    fourth.nack()
 
-    assert len(queue.dlq.list()) == 1
-    assert queue.dlq.redrive() == 1
-    assert len(queue.peek(3)) == 2
+    assert len(queue.dlq.list()) == 2
+    assert queue.dlq.redrive() == 2
+    assert len(queue.peek(4)) == 3
     with pytest.raises(QueueFull):
         queue.push(b"")
 
