@@ -196,3 +196,10 @@ def test_masked_fields_are_kept_and_hide_nothing_from_consumers_and_owners(ps):
     assert delivery.payload == payload
     ps.update_queue("payments", masked_fields=[])
     assert queue.options().masked_fields == ()
+
+
+def test_a_queue_is_not_encrypted_without_a_master_key(ps):
+    with pytest.raises(InvalidField, match="encryption: there is no master key"):
+        ps.create_queue("secret", encryption=True)
+
+    assert "secret" not in ps.queues()

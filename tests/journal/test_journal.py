@@ -21,7 +21,8 @@ FILE_BYTES = 4096
 
 
 def open_journal(disk: Disk, **options: Any) -> FileJournal:
-    return FileJournal(disk, SHARD, **{"file_bytes": FILE_BYTES, **options})
+    given: dict[str, Any] = {"file_bytes": FILE_BYTES, **options}
+    return FileJournal(disk, SHARD, **given)
 
 
 def prepared(disk: ForgetfulDisk | None = None) -> ForgetfulDisk:

@@ -4,9 +4,9 @@
 
 `clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
 segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
-that were lost, a mark of how far the journal was durable. The JSON file says what the version that wrote it found when
-it opened the directory again: see `contents`. A directory is never written again under the same name: a new format gets
-a new one.
+that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. The JSON
+file says what the version that wrote it found when it opened the directory again: see `contents`. A directory is never
+written again under the same name: a new format gets a new one.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ NOW = 1_790_000_000_000_000  # µs; leases, delays and retention of the director
 ROUNDS = 3
 ROUND_SECONDS = 100  # by then a worker's lease has ended
 JOURNAL_FILE_BYTES = 1 << 16
+MASTER_KEY = bytes(range(32))  # of directories with an encrypted queue; others need none, and do not mind
 
 
 def opened(directory: Path, now: int = NOW) -> Session:
     """The directory, with a clock that stands still."""
     clock = ManualClock(now)
     rng = random.Random(7)
-    return Session(directory, clock=clock, rng=rng, background=False, journal_file_bytes=JOURNAL_FILE_BYTES)
+    options: dict[str, Any] = {"journal_file_bytes": JOURNAL_FILE_BYTES, "master_key": MASTER_KEY}
+    return Session(directory, clock=clock, rng=rng, background=False, **options)
 
 
 def fill(session: Session, clock: ManualClock) -> None:
@@ -77,6 +79,7 @@ def make_queues(ps: Penstock) -> None:
     ps.create_queue("fading", ttl_seconds=3600.0)
     ps.queue("orders").create_group("billing", start="earliest")
     ps.create_queue("empty", service="weighted")
+    ps.create_queue("secret", encryption=True, dedup_seconds=86_400.0)
     ps.create_queue("gone")
     ps.queue("gone").push(b"before")
     ps.delete_queue("gone")
@@ -94,6 +97,8 @@ def push(ps: Penstock, number: int) -> None:
     for key in ("a", "b", f"only {number}"):
         ps.queue("unique").push(f"{key} {number}", dedup_key=key)
     ps.queue("fading").push(f"fading {number}")
+    for key in ("a", f"only {number}"):
+        ps.queue("secret").push(f"secret {key} {number}", key=key, dedup_key=key, headers={"n": str(number)})
     (producer, epoch), ticket = run_operation(session, ops.InitProducer("importer"))
     confirm(session, ticket)
     for sequence in (0, 1):
