@@ -15,9 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from penstock.access import key_source
-from penstock.access.key_source import RETRY_SECONDS, URL_SECONDS, KeySource, fetch, open_keys
-from penstock.access.token_keys import KEYS_BYTES_MAX
+from penstock.access import token_keys
+from penstock.access.token_keys import KEYS_BYTES_MAX, RETRY_SECONDS, URL_SECONDS, KeySource, fetch, open_keys
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.errors import BadSettings, InvalidField
 from tests.support.issuer import SECRET, encoded, jwk, key_set
@@ -37,7 +36,7 @@ class Place:
         self.content = content
         self.readings = 0
 
-    def __call__(self) -> key_source.TokenKeysText:
+    def __call__(self) -> token_keys.TokenKeysText:
         self.readings += 1
         if isinstance(self.content, Exception):
             raise self.content
@@ -93,7 +92,7 @@ def test_a_thread_reads_until_it_is_closed(clock):
     ten = threading.Event()
     place = Place()
 
-    def read() -> key_source.TokenKeysText:
+    def read() -> token_keys.TokenKeysText:
         if place.readings == 10:
             ten.set()
         return place()
@@ -284,7 +283,7 @@ def test_a_url_is_not_fetched_before_it_is_started(clock, monkeypatch):
         fetched.append(url)
         return GOOD
 
-    monkeypatch.setattr(key_source, "fetch", fake)
+    monkeypatch.setattr(token_keys, "fetch", fake)
     source = open_keys("https://issuer.example/keys", clock)
     assert (len(source.keys), fetched) == (0, [])
 
@@ -293,7 +292,7 @@ def test_a_url_is_not_fetched_before_it_is_started(clock, monkeypatch):
 
 
 def test_a_secret_that_is_published_is_not_used(clock, monkeypatch):
-    monkeypatch.setattr(key_source, "fetch", lambda url, clock: key_set(jwk("HS256")))
+    monkeypatch.setattr(token_keys, "fetch", lambda url, clock: key_set(jwk("HS256")))
     source = open_keys("https://issuer.example/keys", clock)
     source.tick()
 

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from websockets.sync.client import connect as connect_socket
 
 import penstock
-from penstock.access.tls import Files, ServerTls, peer_names
-from penstock.access.validity import validity_of
+from penstock.access.tls import Files, ServerTls, peer_names, validity_of
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.errors import BadRequest, BadSettings, InvalidField, PenstockError, TlsFailed, Unavailable
 from penstock.server.tls_listener import TlsListener

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from penstock.access.validity import Validity, validity_of
 from penstock.clock import Clock
 from penstock.errors import BadSettings
 
@@ -32,6 +33,26 @@ RELOAD_SECONDS: Final = 2.0  # between two looks at the files
 _VERSIONS: Final = {"1.3": ssl.TLSVersion.TLSv1_3, "1.2": ssl.TLSVersion.TLSv1_2}
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all good
 _ENDING_MICROS_MAX: Final = 14 * 86_400 * 1_000_000
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_UTC_TIME: Final = 0x17
+_GENERALIZED_TIME: Final = 0x18
+_VERSION: Final = 0xA0
+_FORMATS: Final = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
+
+
+class Validity(NamedTuple):
+    """The time in which a certificate is valid, µs."""
+
+    start: int
+    end: int
+
+    @property
+    def start_text(self) -> str:
+        return _text(self.start)
+
+    @property
+    def end_text(self) -> str:
+        return _text(self.end)
 
 
 class Files(NamedTuple):
@@ -232,3 +253,48 @@ def _load_authority(context: ssl.SSLContext, path: str, text: bytes) -> None:
 
 def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
+
+
+# From when to when a certificate is valid, without a library: a few bytes of DER. A certificate is a sequence that
+# begins with one of: version (which may be missing), serial, algorithm, issuer, and the validity, which is two times.
+# An element of DER is its type, its length and its content.
+
+
+def validity_of(pem: bytes) -> Validity:
+    """Of the first certificate in a PEM file; raises `ValueError` when there is none."""
+    found = _PEM.search(pem)
+    if found is None:
+        raise ValueError("there is no certificate")
+    certificate, _ = _element(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")))
+    fields, _ = _element(certificate)
+    if fields[:1] == bytes([_VERSION]):
+        fields = _element(fields)[1]
+    for _ in ("serial", "algorithm", "issuer"):
+        fields = _element(fields)[1]
+    times, _ = _element(fields)
+    start = _micros(times)
+    return Validity(start, _micros(_element(times)[1]))
+
+
+def _element(data: bytes) -> tuple[bytes, bytes]:
+    """The content of the first element, and what follows it."""
+    if len(data) < 2:
+        raise ValueError("a certificate ends early")
+    length, at = data[1], 2
+    if length & 0x80:
+        at += length & 0x7F
+        length = int.from_bytes(data[2:at])
+    if len(data) < at + length:
+        raise ValueError("a certificate ends early")
+    return data[at : at + length], data[at + length :]
+
+
+def _micros(data: bytes) -> int:
+    if data[0] not in _FORMATS:
+        raise ValueError("a certificate without times")
+    moment = datetime.strptime(_element(data)[0].decode("ascii"), _FORMATS[data[0]]).replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1_000_000
+
+
+def _text(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")

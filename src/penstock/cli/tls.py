@@ -74,7 +74,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show until when certificates are valid; exit code 2 when one of them is not valid now."""
-    from penstock.access.validity import validity_of
+    from penstock.access.tls import validity_of
 
     now = SystemClock().now()
     rows: list[dict[str, Any]] = []

@@ -13,9 +13,9 @@ from typing import Final
 from penstock.access.authenticator import Authenticator
 from penstock.access.discovery import Entry
 from penstock.access.grants import Principal
-from penstock.access.key_source import KeySource, open_keys
 from penstock.access.sign_in import SignIn
 from penstock.access.store import AccessStore
+from penstock.access.token_keys import KeySource, open_keys
 from penstock.access.tokens import TokenVerifier
 from penstock.clock import Clock
 from penstock.config import Settings
