@@ -18,7 +18,7 @@ from penstock.delivery.entries import OperationSet, Push, decode
 from penstock.delivery.log import create_queue_entries
 from penstock.embedded.audited import arguments_of, is_recorded
 from penstock.embedded.session import Session
-from penstock.errors import InvalidField, InvalidName, NotAuthorised, PenstockError, QueueNotFound
+from penstock.errors import BadSettings, InvalidField, InvalidName, NotAuthorised, PenstockError, QueueNotFound
 from penstock.model import AUDIT_QUEUE, MessageId, Outcome, QueueOptions
 from penstock.model_audit import (
     GENESIS,
@@ -601,3 +601,66 @@ def test_records_are_found_newest_first_by_who_what_outcome_and_time(session):
     assert found(outcome="failed") == found(outcome="queue_not_found") == found(what="purge") == [("purge", "nowhere")]
     assert found(since=since) == [("purge", "nowhere"), ("create_queue", "b")]
     assert len(session.audit.find(EVERYTHING, 2)) == 2
+
+
+def access_of(session: Session) -> set[str]:
+    """Users that are there, and those whose making is recorded."""
+    return set(session.access.document.principals)
+
+
+def access_recorded(session: Session) -> set[str]:
+    records = session.audit.find(EVERYTHING, 1000)
+    return {record.arguments.get("target") or record.arguments["name"] for record in records if "user" in record.what}
+
+
+def change_access(session: Session) -> None:
+    for number in range(3):
+        session.access.set_user(f"direct-{number}", grants=["viewer"])
+        run(session, ops.SetUser(f"asked-{number}", grants=["viewer"], password="canary-password"))
+
+
+def test_a_power_cut_never_leaves_a_change_of_access_without_its_record():
+    whole = ForgetfulDisk(0)
+    session = opened(whole)
+    before = whole.operations
+    change_access(session)
+    operations = whole.operations - before
+    assert len(access_of(session)) == 6
+    for operation in range(1, operations + 1):
+        disk = ForgetfulDisk(operation)
+        session = opened(disk)
+        disk.crash_at(operation)
+        with pytest.raises(PowerCut):
+            change_access(session)
+        session = opened(disk.crash())
+        assert access_of(session) <= access_recorded(session), f"operation {operation}"
+        assert session.audit.verify().problems == []
+
+
+def test_a_password_is_not_in_the_record_of_its_change(session):
+    change_access(session)
+
+    records = msgspec.json.encode(session.audit.find(EVERYTHING, 1000))
+    assert b"asked-0" in records
+    assert b"direct-0" in records
+    assert b"canary-password" not in records
+
+
+def test_a_queue_of_several_partitions_in_the_place_of_the_log_is_refused_at_the_start_and_can_be_deleted():
+    disk = ForgetfulDisk(1)
+    session = opened(disk, audit=False)
+    entries = create_queue_entries(
+        session.shard.core.queue_id_next, AUDIT_QUEUE, QueueOptions(partitions=2), ["0", "1"], 0
+    )
+    session.shard.confirm(session.shard.change(lambda now: entries))
+    session.close()
+
+    with pytest.raises(BadSettings, match="your own with several partitions"):
+        opened(disk)
+    session = opened(disk, audit=False)  # what the hint says
+    run(session, ops.DeleteQueue(AUDIT_QUEUE))
+    session.close()
+
+    session = opened(disk)
+    run(session, ops.CreateQueue("orders"))
+    assert session.audit.verify().is_whole

