@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from penstock import operations as ops
 from penstock.access.grants import Principal, parse_grants
-from penstock.access.masking import MASK, mask_of
+from penstock.access.masking import MASK, Mask, mask_of
 from penstock.batch import Batch
 from penstock.broker.access import LOCAL, Client
 from penstock.broker.broker import Broker
@@ -260,3 +261,25 @@ async def test_events_of_tasks_are_masked():
             errors.append(max(seen))
             listener.close()
         assert errors == [MASK, SECRET]
+
+
+@on_uvloop
+async def test_large_replies_are_masked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    hide = Mask._hide
+
+    def noted(mask: Mask, roots: Any) -> None:
+        threads.add(threading.get_ident())
+        hide(mask, roots)
+
+    monkeypatch.setattr(Mask, "_hide", noted)
+
+    async with masked_queue() as broker:
+        await push(broker, "q", CARD)
+        submission = TaskSubmission(task_id=TASK, task_type="t", queue="q", kwargs=msgspec.json.encode(CARD))
+        await broker.execute(OWNER, ops.SubmitTasks([submission]))
+        for operation in (ops.Peek("q"), ops.ListTasks(TaskFilter()), ops.FindTask(TASK)):
+            threads.clear()
+            await broker.execute(READER, operation)
+            assert threads
+            assert threading.get_ident() not in threads

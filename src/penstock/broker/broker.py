@@ -284,10 +284,11 @@ class Broker:
             caller = self.audit.caller(client)
             reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity, caller, client.owner)
         await self.confirmer.confirmed(ticket)
-        reply = self.authorisation.visible(client, operation, reply)
-        if operation.spec.result == list[Message]:
-            return cast(R, fitting(cast("list[Message]", reply)))
-        return reply
+        if operation.spec.result != list[Message]:
+            return cast(R, await self.authorisation.visible(client, operation, reply))
+        # Before it is masked, so that no more is masked than is sent; and after it, since a mask may be longer.
+        messages = await self.authorisation.visible(client, operation, fitting(cast("list[Message]", reply)))
+        return cast(R, fitting(messages))
 
     async def looked(self, operation: Operation[R]) -> R:
         """The reply to an operation that only looks, for a part of a request whose access was checked."""

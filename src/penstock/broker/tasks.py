@@ -367,7 +367,7 @@ class Tasks:
         with broker.counting(operation.filter.queue or ""):
             may = broker.authorisation.tasks_filter(client, operation.filter)
             page = await asyncio.to_thread(lambda: self._session.tasks.caught_up().page(operation.filter, may))
-        shown: TaskPage = broker.authorisation.visible(client, operation, page)
+        shown: TaskPage = await broker.authorisation.visible(client, operation, page)
         return shown
 
     def _shown(self, client: Client, answer: Any) -> Any:
@@ -387,14 +387,18 @@ class Tasks:
             raised(self._broker.draining())
         view = await asyncio.to_thread(self._find, client, action, operation.task_id)
         if action is Action.READ:
-            return self._broker.authorisation.task(client.principal, view)
+            return await self._masked(client, view)
         view, ticket = await asyncio.to_thread(
             self._session.run, operation, client.identity, self._broker.audit.caller(client)
         )
         await self._broker.confirmer.confirmed(ticket)
         if not client.principal.may(Action.READ, view.queue):  # who may cancel it need not see what it holds
             return mask_of(EVERYTHING).task(view)
-        return self._broker.authorisation.task(client.principal, view)
+        return await self._masked(client, view)
+
+    async def _masked(self, client: Client, view: TaskView) -> TaskView:
+        mask = self._broker.authorisation.mask(client.principal, view.queue)
+        return view if mask is None else await asyncio.to_thread(mask.task, view)
 
     def _find(self, client: Client, action: Action, task_id: str) -> TaskView:
         """The task, if the client may do this with it."""
