@@ -151,8 +151,8 @@ FAULTS: Final = (
         "ack-not-persisted",
         "acknowledged work is forgotten by a restart",
         "shard/engine.py",
-        "            return encode_apart(entries)\n",
-        "            return encode_apart([e for e in entries if getattr(e, 'outcome', 0) != Outcome.ACKED])\n",
+        "        data, batch = self._encoded(entries) if self.core.encrypted else encode_apart(entries)\n",
+        "        data, batch = encode_apart([e for e in entries if getattr(e, 'outcome', 0) != Outcome.ACKED])\n",
         ("tests/behaviour/test_traps.py", "tests/behaviour/test_restarts.py"),
     ),
     Fault(

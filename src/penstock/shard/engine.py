@@ -138,7 +138,8 @@ class Engine:
 
         The caller wakes whoever it concerns, and then clears `changing`; `changed` does both.
         """
-        data, batch = self._encoded(entries)  # may refuse: nothing has changed yet
+        # May refuse: nothing has changed yet.
+        data, batch = self._encoded(entries) if self.core.encrypted else encode_apart(entries)
         if self.core.namespaces is not None:
             self.core.namespaces.admit(self.core, entries)  # may refuse too
         self.changing = True
