@@ -263,7 +263,7 @@ def test_a_session_that_ends_cuts_its_websockets_and_waiting_requests(running, e
                     + body
                 )
                 while not broker_of(running).waiting:
-                    time.sleep(0.01)
+                    http.get("/livez")
                 answer = ENDS[end](running, http, tab)
                 assert getattr(answer, "status_code", 204) == 204
                 with pytest.raises(ConnectionClosed):

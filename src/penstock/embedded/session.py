@@ -118,15 +118,7 @@ class Session:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
         refuse_in_forks(self)
-        try:
-            self.audit.check()
-        except PenstockError:
-            self.close()
-            raise
-        if background:
-            self._start()
-        else:
-            self.shard.prefetcher = None  # no threads means none
+        self._begin(background)
 
     def _instruct_keeper(self) -> None:
         """Who must know before the storekeeper removes something."""
@@ -181,6 +173,17 @@ class Session:
         first = partial(write_marker, disk, shard_id, FORMAT_ENCRYPTED)
         self.key_ring = KeyRing(disk, self._wrapper, self.clock, before_first=first)
         return self.key_ring
+
+    def _begin(self, background: bool) -> None:
+        try:
+            self.audit.check()
+        except PenstockError:
+            self.close()
+            raise
+        if background:
+            self._start()
+        else:
+            self.shard.prefetcher = None  # no threads means none
 
     def _start(self) -> None:
         self.timekeeper.start()
