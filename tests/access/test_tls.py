@@ -271,6 +271,26 @@ async def test_the_names_of_an_optional_certificate_are_known_and_nobody_needs_o
     listener.close()
 
 
+@on_uvloop
+async def test_who_finishes_no_handshake_keeps_no_other_address_out(certificates):
+    files = certificates.server()
+    tls = ServerTls(Files(files["tls_certificate"], files["tls_key"]), SystemClock())
+    listener = TlsListener(asyncio.get_running_loop(), tls, asyncio.Protocol, 4, b"")
+    await listener.listen("127.0.0.1", 0, 10)
+    port = listener.sockets[0].getsockname()[1]
+
+    stalled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+    assert await stalled[4][0].read() == b"", "one too many"
+    context = ssl.create_default_context(cafile=certificates.ca)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, local_addr=("127.0.0.2", 0))
+
+    for _, open_writer in (*stalled, (None, writer)):
+        open_writer.close()
+    await listener.wait_closed()
+    assert listener._budget.total == 0
+    listener.close()
+
+
 # What a broker refuses to start with.
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.unread import Unread
+from penstock.broker.address_budget import AddressBudget
 from penstock.embedded.session import Session
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Splitter, Type, frame
 from penstock.wire.requests import Hello, encode
@@ -75,7 +75,7 @@ def test_a_frame_that_grows_fast_enough_may_take_long(broker, monkeypatch):
 
 @pytest.mark.parametrize("protocol", ["tcp", "http"])
 def test_requests_that_are_not_whole_share_one_budget(broker, protocol):
-    broker.broker.unread.bytes_max = 1 << 20
+    broker.broker.unread.total_max = 1 << 20
     broker.tcp.progress_seconds = 60.0
     half = HELLO + HALF_FRAME if protocol == "tcp" else HALF_BODY
     port = broker.tcp.port if protocol == "tcp" else broker.http.port
@@ -92,7 +92,7 @@ def test_requests_that_are_not_whole_share_one_budget(broker, protocol):
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60)), max_size=40))
 def test_the_budget_is_kept_and_nobody_is_refused_within_their_share(steps):
-    unread = Unread(100)
+    unread = AddressBudget(100)
     held: dict[str, int] = {}
     for address, count in steps:
         if unread.take(address, count):

@@ -17,11 +17,13 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from penstock import limits
 from penstock.access import views
 from penstock.access.authenticator import Authenticator
 from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
+from penstock.broker.address_budget import AddressBudget
 from penstock.broker.audit import Audit
 from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
@@ -33,7 +35,6 @@ from penstock.broker.reply_size import fitting
 from penstock.broker.seats import Seats
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
-from penstock.broker.unread import Unread
 from penstock.delivery.producers import check_producer, stored_id
 from penstock.embedded.session import Session
 from penstock.errors import PenstockError
@@ -85,7 +86,7 @@ class Broker:
         self.events = Events(session, self.confirmer, self.authorisation.task)
         self.is_draining = False
         self.notices: list[Callable[[], Iterable[str]]] = []  # what else readyz has to say
-        self.unread = Unread()
+        self.unread = AddressBudget(limits.unread_bytes_max)  # bytes of requests that are not whole yet
         self._folder = Folder(
             self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count
         )

@@ -13,9 +13,11 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
+from penstock.broker.address_budget import AddressBudget
 
 logger: Final = logging.getLogger("penstock.tls")
 ACCEPTS_MAX: Final = 64  # in one turn of the event loop
@@ -40,7 +42,8 @@ class TlsListener:
         self._loop = loop
         self._tls = tls
         self._factory = factory
-        self._connections_max = connections_max
+        # Shared, so that one machine that begins handshakes and finishes none keeps no other out.
+        self._budget = AddressBudget(connections_max)
         self._plaintext_answer = plaintext_answer
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -72,20 +75,24 @@ class TlsListener:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                connection, _address = listening.accept()
+                connection, (address, *_) = listening.accept()
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     logger.error("no connection can be accepted: %s", error.strerror)  # noqa: TRY400
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE_SECONDS, self._go_on, listening)
                 return
-            if len(self._handshakes) >= self._connections_max:
+            if not self._budget.take(address, 1):
                 connection.close()
                 continue
             connection.setblocking(False)
             task = self._loop.create_task(self._begin(connection))
             self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(partial(self._ended, address))
+
+    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        self._budget.give_back(address, 1)
 
     def _go_on(self, listening: socket.socket) -> None:
         if listening in self.sockets:
