@@ -80,7 +80,7 @@ class Shell:
             )
         self._bash.stdin.write(f'{self.here(line)}\necho "{END}$?"\n')
         self._bash.stdin.flush()
-        printed = []
+        printed: list[str] = []
         for text in iter(self._bash.stdout.readline, ""):
             if END in text:
                 before, _, code = text.partition(END)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.broker_process import PATIENCE_SECONDS, Served
 from tests.support.chromium import Elsewhere, chromium
@@ -110,13 +110,8 @@ def profile(browser: Browser) -> Iterator[BrowserContext]:
 
 
 def own_page(profile: BrowserContext, target: Target) -> Page:
-    """An empty page of the broker's own origin, as the dashboard's will be."""
-
-    def blank(route: Route) -> None:
-        route.fulfill(content_type="text/html", body="<!doctype html><title>own</title>")
-
+    """The broker's own page, on which nobody has signed in yet."""
     page = profile.new_page()
-    page.route(f"{target.origin}/ui/", blank)
     page.goto(f"{target.origin}/ui/")
     return page
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
+from playwright.sync_api import expect
 
 from tests.browser.conftest import PASSWORD, call, own_page, sign_in
 
@@ -91,3 +94,73 @@ def test_a_second_tab_needs_a_secret_of_its_own(profile, target, tls):
     assert call(second, "GET", "/me", headers=other)[0] == 200
     # Over http they share a session, over https the second one has replaced the cookie of the first.
     assert call(first, "GET", "/me", headers=tab)[0] == 200
+
+
+# The page at /ui/.
+
+
+def test_a_one_time_link_signs_a_browser_in_once_and_leaves_no_trace_in_the_address(profile, target, browser):
+    link = target.origin + target.owner.post("/sessions/links").json()["path"]
+    page = profile.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+
+    page.goto(link)
+
+    expect(page.locator("#message")).to_have_text("Signed in as owner.")
+    assert page.url == f"{target.origin}/ui/"
+    assert errors == []
+    page.reload()
+    expect(page.locator("#message")).to_have_text("Signed in as owner.")
+    other = browser.new_context(ignore_https_errors=True)
+    second = other.new_page()
+    second.goto(link)
+    expect(second.locator("#message")).to_have_text(re.compile("used already"))
+    assert other.cookies() == []
+    other.close()
+
+
+def test_a_person_signs_in_with_a_password_and_out_again(profile, target):
+    page = own_page(profile, target)
+    page.fill("#user", "mallory")
+    page.fill("#password", PASSWORD)
+    page.click("text=Sign in")
+
+    expect(page.locator("#message")).to_have_text("Signed in as mallory.")
+    expect(page.locator("#grants")).to_have_text("monitor:*")
+    assert page.input_value("#password") == ""
+    page.click("#sign-out")
+    expect(page.locator("#message")).to_have_text("Nobody is signed in.")
+    assert profile.cookies() == []
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+SOCKET = """(first) => new Promise((done) => {
+    const found = [];
+    const socket = new WebSocket(location.origin.replace("http", "ws") + "/api/v1/stream");
+    socket.onopen = () => {
+        if (first) socket.send(JSON.stringify(first));
+        socket.send('{"type":"push","id":2,"queue":"mail","messages":[{"payload":1}]}');
+    };
+    socket.onmessage = (event) => {
+        const said = JSON.parse(event.data);
+        found.push(said);
+        if (said.id === 2) socket.close();
+    };
+    socket.onclose = () => done(found);
+})"""
+
+
+def test_a_websocket_belongs_to_the_session_of_its_tab(profile, target, tls):
+    page = own_page(profile, target)
+    tab = sign_in(page)
+    secret = next(iter(tab.values()), "")
+
+    def says(first: dict[str, object] | None) -> str:
+        return str(page.evaluate(SOCKET, first)[-1]["type"])
+
+    assert says(None if tls else {"type": "auth", "id": 1, "tab": secret}) != "error"
+    if not tls:
+        assert says(None) == "error"
+        assert says({"type": "auth", "id": 1, "tab": "x" * 43}) == "error"
