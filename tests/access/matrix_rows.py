@@ -228,6 +228,7 @@ def broker_rows() -> list[Row]:
         Row("info", (ANYBODY,), call(ops.Info()), ("GET", "/info", None)),
         Row("me", (ANYBODY,), call(ops.Me()), ("GET", "/me", None)),
         Row("list_data_keys", (ANYBODY,), call(ops.ListDataKeys()), ("GET", "/encryption", None)),
+        Row("link", (ANYBODY,), http=("POST", "/sessions/links", {})),  # for a browser, as who asks for it
         Row("all_stats", (ANYBODY,), http=("GET", "/stats", None)),
         Row("health", every, http=("GET", "/health", None)),
         Row("metrics", every, http=("GET", "//metrics", None)),

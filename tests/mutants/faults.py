@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Fault(NamedTuple):
-    """`old` stands in `path` (below src/penstock) exactly once, and becomes `new`."""
-
-    name: str
-    what: str
-    path: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from tests.mutants.access_faults import ACCESS_FAULTS
+from tests.mutants.fault import Fault
 
 # Those that every run of the tests plants: quick ones, of different kinds.
 SAMPLE: Final = frozenset(("no-fdatasync", "bad-crc-accepted", "attempts-off-by-one", "no-run-id", "any-host"))
@@ -506,6 +497,7 @@ FAULTS: Final = (
         "                pass\n",
         ("tests/access/test_namespaces.py",),
     ),
+    *ACCESS_FAULTS,
     # Spark.
     Fault(
         "payloads-judged-together",

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.mutants.faults import FAULTS, Fault
+from tests.mutants.fault import Fault
+from tests.mutants.faults import FAULTS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PACKAGE: Final = ROOT / "src" / "penstock"
