@@ -30,14 +30,6 @@ LOGINS: Final = (
         DENIED,
     ),
     Fault(
-        "json-before-auth",
-        "frames in JSON are taken before AUTH",
-        "server/tcp/connection.py",
-        "            elif self._is_stranger:\n                raise NotAuthenticated(",
-        "            elif not self._client:\n                raise NotAuthenticated(",
-        STRANGERS,
-    ),
-    Fault(
         "http-without-login",
         "requests without a token are answered",
         "server/http/connection.py",
