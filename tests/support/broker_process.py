@@ -70,11 +70,11 @@ class Served:
 class Caller:
     """One connection, used by one thread; every request is sent by itself and answered in order of reading."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str = "") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         self._correlation = 0
         try:
-            self.answer(self.send(Type.HELLO, encode(Hello(PROTOCOL_VERSION, "test"))))
+            self.answer(self.send(Type.HELLO, encode(Hello(PROTOCOL_VERSION, "test", token))))
         except BaseException:
             self.close()
             raise

@@ -60,9 +60,9 @@ def work_on_tasks(caller: Caller, waiting: Caller) -> None:
     assert waiting.receive()[0] == Type.PONG  # so somebody waits by now
 
 
-def work(port: int, look: threading.Event, looked: threading.Event) -> None:
+def work(port: int, key: str, look: threading.Event, looked: threading.Event) -> None:
     """Everything that is counted, and then hold still until it was looked at."""
-    with Caller(port) as caller, Caller(port) as waiting:
+    with Caller(port, key) as caller, Caller(port, key) as waiting:
         for number in range(5):
             caller.push("mail", b"%d" % number)
         acked, rejected, retried = caller.lease("mail"), caller.lease("mail"), caller.lease("mail")
@@ -88,13 +88,21 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     async def life() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
         ports: dict[str, Any] = {"tcp_port": 0, "http_port": "off", "grpc_port": "off"}
-        server = Server(Settings(data=str(tmp_path / "data"), auth="off", **ports))
+        keys = tmp_path / "jwks.json"
+        keys.write_text('{"keys": [{"kty": "oct", "kid": "k", "alg": "HS256", "k": "%s"}]}' % ("A" * 43))
+        keys.chmod(0o600)
+        jwt: dict[str, Any] = {"jwt_issuer": "tests", "jwt_audience": "penstock", "jwt_keys": str(keys)}
+        server = Server(Settings(data=str(tmp_path / "data"), **ports, **jwt))
         started = await server.start()
         assert server.broker is not None
         metrics = Metrics(server.broker.session, server.broker.meter)
         before = await asyncio.to_thread(shown, metrics)
-        working = asyncio.create_task(asyncio.to_thread(work, started.addresses[0].port, look, looked))
+        _, key = server.broker.session.access.create_key("test", ["owner"])
+        working = asyncio.create_task(asyncio.to_thread(work, started.addresses[0].port, key, look, looked))
         await asyncio.to_thread(look.wait)
+        keys.write_text("no keys")
+        source: Any = server.broker.meter.key_source
+        source.tick()
         server.broker.session.access.set_namespace("team-a", Quotas(queues=3))
         shard = server.broker.shard
         with shard.lock:  # so that the sealer has to wait with the file that is full now
