@@ -123,8 +123,8 @@ class FinishReporter:
             self._sender = self._spawner.spawn(self._send())
 
     def reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
-        """Reject a message that is not a task: it has no id to be finished by."""
-        logger.error("not a task", extra={"receipt": str(receipt), "error": error})
+        """Reject a message that is not a task, or not one to be run: no id of it can be trusted to finish it by."""
+        logger.error("not run: the message becomes a dead letter", extra={"receipt": str(receipt), "error": error})
         self._spawner.spawn(self._reject(lease, receipt, error))
 
     async def _reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
