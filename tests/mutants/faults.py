@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.access_faults import ACCESS_FAULTS
+from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
 
 # Those that every run of the tests plants: quick ones, of different kinds.
@@ -498,6 +499,7 @@ FAULTS: Final = (
         ("tests/access/test_namespaces.py",),
     ),
     *ACCESS_FAULTS,
+    *ENCRYPTION_FAULTS,
     # Spark.
     Fault(
         "payloads-judged-together",
