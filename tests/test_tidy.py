@@ -41,6 +41,7 @@ BASE = {
     "cron",
     "version",
     "units",
+    "extras",
     "seals",
 }
 FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries"}
@@ -62,7 +63,8 @@ LAYERS: dict[str, set[str]] = {
     "batch": BASE,
     "model_access": set(),
     "model_audit": {"errors"},
-    "seals": {"errors"},
+    "extras": {"errors"},
+    "seals": {"errors", "extras"},
     "model_tasks": {"errors", "limits", "model"},
     "cron": {"errors", "limits", "model"},
     "envelopes": BASE | {"batch"},

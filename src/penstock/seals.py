@@ -18,7 +18,8 @@ from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.errors import Damaged, InvalidField, StorageError
+from penstock.errors import Damaged, StorageError
+from penstock.extras import security_extra
 
 KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 16
@@ -29,7 +30,6 @@ BEGUN_MAX: Final = 256
 BLOB: Final = struct.Struct(f"<4s{KEY_ID_BYTES}s{SALT_BYTES}s")
 MAGIC: Final = b"PSL\x01"
 ERASED: Final = "penstock.erased"  # the header of a message whose data key was erased; its value is the key's id
-INSTALL: Final = "pip install 'penstock[security]'"
 
 _INFO: Final = b"penstock seal\x01"
 _HASH: Final = b"penstock hash\x01"
@@ -72,10 +72,8 @@ class Wrapper(Protocol):
 @cache
 def aes() -> Any:
     """The module with the ciphers; an error that says what to install when it is missing."""
-    try:
+    with security_extra("encryption"):
         from cryptography.hazmat.primitives.ciphers import aead
-    except ImportError:
-        raise InvalidField("encryption needs cryptography, which is not installed", hint=INSTALL) from None
     return aead
 
 

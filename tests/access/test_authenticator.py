@@ -6,10 +6,11 @@ import gc
 
 import pytest
 
-from penstock.access.authenticator import CHALLENGES_MAX, TOKEN_BYTES_MAX, Authenticator
+from penstock.access.authenticator import CHALLENGES_MAX, Authenticator
 from penstock.access.discovery import BROKER, CLIENT, Entry, new_entry, new_nonce
 from penstock.access.keys import make_key
 from penstock.access.store import AccessStore
+from penstock.access.tokens import TOKEN_BYTES_MAX
 from penstock.clock import ManualClock
 from penstock.errors import NotAuthenticated
 from penstock.model_access import Quotas

@@ -16,13 +16,12 @@ from penstock.access.discovery import BROKER, CLIENT, Entry, new_nonce
 from penstock.access.grants import OWNER, Grant, Principal, owner_name
 from penstock.access.keys import PREFIX, digest_of, is_key, key_id, make_key
 from penstock.access.store import AccessStore, Document, PrincipalRecord
-from penstock.access.tokens import Claims
+from penstock.access.tokens import TOKEN_BYTES_MAX, Claims
 from penstock.clock import Clock
 from penstock.errors import InvalidField, NotAuthenticated
 
 OWNER_NAME: Final = "owner"
 RECENT_MAX: Final = 10_000  # tokens whose principal is kept though no connection may use it
-TOKEN_BYTES_MAX: Final = 8192
 CHALLENGES_MAX: Final = 1024
 CHALLENGE_US: Final = 30_000_000
 FOREVER: Final = 1 << 62

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.access.extras import security_extra
 from penstock.clock import Clock
 from penstock.errors import InvalidField
+from penstock.extras import security_extra
 
 if TYPE_CHECKING:
     from cryptography import x509

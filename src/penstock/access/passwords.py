@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.access.extras import security_extra
 from penstock.errors import InvalidField, RateLimited
+from penstock.extras import security_extra
 
 if TYPE_CHECKING:
     import argon2

@@ -24,9 +24,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.access.extras import security_extra
 from penstock.clock import Clock
 from penstock.errors import BadSettings, InvalidField, NotAuthenticated, PenstockError, StorageError, shown
+from penstock.extras import security_extra
 from penstock.storage.disk import RealDisk
 
 if TYPE_CHECKING:

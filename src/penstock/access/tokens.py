@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.access.extras import security_extra
 from penstock.access.grants import ROLES, Grant, parse_grants
 from penstock.access.token_keys import NO_KEYS, TokenKeys
 from penstock.clock import Clock
 from penstock.errors import InputError, InvalidField, NotAuthenticated, shown
+from penstock.extras import security_extra
 from penstock.model import check_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ CACHED_MAX: Final = 10_000
 SUBJECT_LENGTH_MAX: Final = 255
 INSTANT_SECONDS_MAX: Final = 253_402_300_799  # the end of the year 9999
 NAME_PREFIX: Final = "jwt:"
-GRANTS_CLAIM: Final = "penstock"
 NAMESPACE_CLAIM: Final = "penstock_namespace"
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")

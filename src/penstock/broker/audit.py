@@ -227,5 +227,7 @@ class Audit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        with suppress(PenstockError):
+        try:
             await asyncio.to_thread(self.flush, everything=True)
+        except PenstockError as error:  # whatever is left to stop must stop all the same
+            logger.warning("the audit log has lost lines: %s", error)

@@ -146,14 +146,6 @@ def needed(kind: str, wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys((*wanted, *PLACES[kind], DATA_KEY, CONTENT)))
 
 
-def payload_lengths(table: pa.Table) -> pa.ChunkedArray:
-    """The bytes of each payload, encrypted or not."""
-    lengths = pc.binary_length(table["payload"])
-    if PAYLOAD_BYTES not in table.schema.names:
-        return lengths
-    return pc.coalesce(table[PAYLOAD_BYTES], lengths)
-
-
 def _places(kind: str, table: pa.Table) -> list[bytes]:
     columns = [table[name].fill_null(-1).to_numpy().astype("<i8") for name in PLACES[kind]]
     packed = np.stack(columns, axis=1).tobytes() if len(table) else b""

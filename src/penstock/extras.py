@@ -1,4 +1,4 @@
-"""The extra `security`: libraries that API keys do without, imported when something needs them."""
+"""The extra `security`: libraries that Penstock does without until something needs them."""
 
 from __future__ import annotations
 
