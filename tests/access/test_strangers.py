@@ -18,6 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 from penstock import operations as ops
 from penstock.broker.broker import Broker
 from penstock.broker.logins import STRANGER_BYTES, STRANGERS_MAX
+from penstock.errors import InvalidField
+from penstock.remote.credentials import current_token
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.wire import requests
 from penstock.wire.errors import ErrorReply
@@ -437,3 +439,19 @@ def test_a_lease_that_waits_is_refused_once_its_grant_is_gone(running):
 
     assert answers == {2: Type.ERROR, 3: Type.PLACED}
     frames.close()
+
+
+# Files with tokens.
+
+
+def test_a_token_file_that_others_may_read_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "key"
+    path.write_text("penstock_a_b\n")
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(path))
+
+    path.chmod(0o644)
+    with pytest.raises(InvalidField, match="others may read"):
+        current_token(None)
+    path.chmod(0o600)
+    assert current_token(None) == "penstock_a_b"

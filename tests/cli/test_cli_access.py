@@ -199,6 +199,7 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 def test_the_token_of_a_context_is_sent_to_its_broker_and_to_no_other(run, tokens, tmp_path, monkeypatch):
     (tmp_path / "key").write_text("first\n")
+    (tmp_path / "key").chmod(0o600)
     assert run("context", "add", "far", "far:7710", "--token-file", tmp_path / "key").code == 0
     assert run("context", "add", "near", "near:7710").code == 0
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -224,8 +225,11 @@ def has_token_in_environment() -> bool:
 
 
 def token_of_file(path: str, name: str) -> str:
-    """The token in a file, which `name` has named."""
+    """The token in a file, which `name` has named. Raises `InvalidField` when others may read it."""
     try:
+        mode = os.stat(path).st_mode
+        if os.name == "posix" and stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+            raise InvalidField(f"{name}: others may read {path!r}", hint=f"chmod 600 {path}")
         return checked_token(Path(path).read_text(encoding="utf-8").strip(), name)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidField(f"{name}: {path!r} cannot be read: {error}") from None
