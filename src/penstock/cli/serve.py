@@ -29,7 +29,7 @@ _DURABLE: Final = {
 _HINTS: Final = {
     "tcp": 'penstock.connect("{url}")',
     "http": "API: {url}/docs   metrics: {url}/metrics   health: {url}/api/v1/health",
-    "grpc": "grpcurl {plaintext}{url} list",
+    "grpc": "see docs/grpc.md",
 }
 
 
@@ -173,7 +173,7 @@ def _say(started: Any) -> None:
     output.write(f"  [bold]data[/]  {escape(started.data)}   {plural(started.queues, 'queue')}; {promise}")
     urls = {each.protocol: each.url for each in started.addresses}
     for address in started.addresses:
-        hint = _HINTS[address.protocol].format(url=address.url, plaintext="" if address.tls else "-plaintext ")
+        hint = _HINTS[address.protocol].format(url=address.url)
         output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")
     if "http" in urls:
         output.write(_first_steps(urls["http"], started.header_file))
