@@ -22,8 +22,8 @@ from penstock.shard.audit import Draft
 from penstock.telemetry.logs import context
 from tests.support.broker_loop import on_uvloop
 
-ANN = Client(Principal("ann", parse_grants(["owner"])), "shop", "10.0.0.7", "http", "key")
-BOB = Client(Principal("bob", parse_grants(["viewer"])), "", "10.0.0.8", "tcp", "token")
+ANN = Client(Principal("ann", parse_grants(["owner"]), credential="key"), "shop", "10.0.0.7", "http")
+BOB = Client(Principal("bob", parse_grants(["viewer"]), credential="jwt"), "", "10.0.0.8", "tcp")
 
 
 async def audited(audit: bool = True) -> tuple[Broker, ManualClock]:
