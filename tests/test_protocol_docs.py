@@ -44,7 +44,7 @@ async def test_the_example_of_grpc_runs(tmp_path):
         "-m", "grpc_tools.protoc", *folders, "--python_out=.", "--grpc_python_out=.", "queues.proto", cwd=tmp_path
     )
     async with test_grpc.serving() as stub:
-        code = example(GRPC).replace("localhost:7712", f"127.0.0.1:{stub.port}")
+        code = example(GRPC).replace("localhost:7712", f"127.0.0.1:{stub.port}").replace("os.environ['KEY']", "'key'")
         await run("-c", code, cwd=tmp_path)
 
         assert stub.broker.shard.core.by_name["mail"].groups[0].backlog == 0
