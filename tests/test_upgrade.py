@@ -23,7 +23,8 @@ from tests.support.golden import DATA, opened
 from tests.support.operations import confirm, run_operation
 from tests.support.sinks import committed, staged
 
-NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
+# Format 3 came after access control: those directories have keys.
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz") if "-3" not in path.name)
 PORTS = ("--http-port", "off", "--grpc-port", "off")
 
 

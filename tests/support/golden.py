@@ -33,6 +33,7 @@ from penstock.embedded.session import Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import LetterFilter
 from tests.behaviour.task_steps import Office
+from tests.support.embedded_session import session_of
 from tests.support.operations import confirm, run_operation
 from tests.support.sinks import committed, staged
 
@@ -86,7 +87,7 @@ def make_queues(ps: Penstock) -> None:
 
 
 def push(ps: Penstock, number: int) -> None:
-    session: Any = ps.session
+    session = session_of(ps)
     jobs = ps.queue("jobs")
     jobs.push_many([f"job {number} {item}".encode() for item in range(60)])
     jobs.push({"round": number}, priority="high", headers={"n": str(number)})
