@@ -314,6 +314,14 @@ CHECKS: Final = (
         "        pass\n",
         DENIED,
     ),
+    Fault(
+        "id-taken-over",
+        "a task of another queue is put in the place of the one with its id",
+        "task_index/database.py",
+        'WHERE {_IN_ITS_QUEUE.format(queue="excluded.queue")}\n',
+        "",
+        ("tests/behaviour/test_task_ids.py",),
+    ),
 )
 
 ACCESS_FAULTS: Final = (*LOGINS, *GRANTED, *CHECKS)

@@ -124,7 +124,13 @@ _UPDATE: Final = f"UPDATE tasks SET {_SET} FROM (VALUES {{rows}}) AS new WHERE t
 UPDATE_BY_PLACE: Final = f"""{_UPDATE}
 AND tasks.queue = new.column11 AND tasks.partition = new.column12 AND tasks.position = new.column13
 """
-UPDATE_BY_ID: Final = f"{_UPDATE} AND tasks.task_id = new.column13"
+# An id belongs to the queue that used it first: who pushes to another queue cannot put a task in place of one there. A
+# queue that was deleted and created again is the same one by its name.
+_IN_ITS_QUEUE: Final = """(tasks.queue = {queue} OR COALESCE((
+    SELECT own.name = other.name FROM queues AS own, queues AS other
+    WHERE own.id = tasks.queue AND other.id = {queue}
+), 0))"""
+UPDATE_BY_ID: Final = f"{_UPDATE} AND tasks.task_id = new.column13 AND {_IN_ITS_QUEUE.format(queue='new.column11')}"
 # A task that was blocked is the same one when its message comes, and when it is held again after it was cancelled. One
 # that had a message before gives way: its id was used again after the queue had forgotten it.
 INSERT: Final = f"""
@@ -132,6 +138,7 @@ INSERT INTO tasks ({", ".join(COLUMNS)}) VALUES {{rows}}
 ON CONFLICT (task_id) DO UPDATE SET
     submitted_at = CASE WHEN position IS NULL THEN submitted_at ELSE excluded.submitted_at END,
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
+WHERE {_IN_ITS_QUEUE.format(queue="excluded.queue")}
 """
 # Worker and start are null where only the row of the task has them.
 _INSERT_RUN: Final = """
@@ -140,7 +147,7 @@ SELECT number, column1, COALESCE(column2, worker), COALESCE(column3, NULLIF(star
 column6 FROM (VALUES {rows}) JOIN tasks
 """
 INSERT_RUN: Final = f"{_INSERT_RUN} ON queue = column7 AND partition = column8 AND position = column9"
-INSERT_RUN_BY_ID: Final = f"{_INSERT_RUN} ON task_id = column7"
+INSERT_RUN_BY_ID: Final = f"{_INSERT_RUN} ON task_id = column7 AND queue = column8"
 INSERT_PARENT: Final = "INSERT OR IGNORE INTO parents VALUES {rows}"
 # The last run of a task that is revived joins the earlier ones.
 _KEEP_LAST_RUN: Final = f"""

@@ -351,13 +351,13 @@ class _TableFold:
         self._known = known
         self._changes: dict[bytes, Change] = {}
         self._runs: list[list[Any]] = []
-        self._purged: set[bytes] = set()
+        self._purged: dict[bytes, int] = {}  # the queue of each
 
     def add(self, row: Row) -> None:
         self._learn_names(row)
         task_id = id_bytes(row.task_id)
         if row.state == PURGED:
-            self._purged.add(task_id)
+            self._purged[task_id] = row.incarnation
             return
         if task_id in self._purged:
             self.store()  # it was submitted once more
@@ -368,6 +368,8 @@ class _TableFold:
             self._connection.execute(database.KEEP_LAST_RUN_BY_ID, (task_id,))
             change[STARTED_AT], below = 0, ANY
         before = self._changes.get(task_id)
+        if before is not None and before[QUEUE] != row.incarnation:
+            return  # an id belongs to the queue that used it first
         if row.args is not None:
             new = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, self._known, task_id)]
             if before is not None and len(before) > UPDATE_LENGTH and before[POSITION] is None:
@@ -394,7 +396,7 @@ class _TableFold:
         error = row.error or ""
         if self._seals is not None:
             error = self._seals.value(row.incarnation, error)
-        self._runs.append([*run, row.at, change[OUTCOME], error, task_id])
+        self._runs.append([*run, row.at, change[OUTCOME], error, task_id, row.incarnation])
         if run[-1] is None:
             self.store()  # only the stored row says who ran it, and since when
 
@@ -416,8 +418,8 @@ class _TableFold:
         database.execute_rows(connection, database.UPDATE_BY_ID, updates)
         database.execute_rows(connection, database.INSERT_RUN_BY_ID, self._runs)
         database.execute_rows(connection, database.INSERT_PARENT, parents)
-        connection.executemany(database.FORGET.format(where="task_id = ?"), [(task_id,) for task_id in self._purged])
-        self._changes, self._runs, self._purged = {}, [], set()
+        connection.executemany(database.FORGET.format(where="task_id = ? AND queue = ?"), self._purged.items())
+        self._changes, self._runs, self._purged = {}, [], {}
 
 
 def _is_revived(row: Row) -> bool:

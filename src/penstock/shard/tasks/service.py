@@ -58,7 +58,7 @@ class TaskService:
 
     def __init__(self, shard: Shard, disk: Disk | None, retention_seconds: float, *, background: bool) -> None:
         self.shard = shard
-        self.waiters = TaskWaiters()
+        self.waiters = TaskWaiters(lambda number: shard.core.queues[number].name if number in shard.core.queues else "")
         self.registry = Registry()
         self.looks = Looks(self._views)
         self._disk = disk

@@ -32,7 +32,7 @@ from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import ROOM, cancelled
 from penstock.delivery.tasks import HELD, TaskPosition, id_text, is_settled
 from penstock.envelopes import task_message, tasks_batch
-from penstock.errors import InvalidField, QueueFull, TooLarge
+from penstock.errors import InvalidField, QueueFull, TaskConflict, TooLarge
 from penstock.model import Durability
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
@@ -263,6 +263,8 @@ class _Submission:
         tasks, queue = self._core.tasks, self._core.by_name.get(item.task.queue)
         kept = tasks.held.get(item.task_id) or tasks.withdrawn.known.get(item.task_id)
         if kept is not None:
+            if queue is None or kept.queue != queue.id:
+                raise TaskConflict(f"task {item.task.task_id} is one of another queue", hint="choose another task_id")
             check_type_of(kept.batch, item.task.task_id, item.task.task_type)
             return item.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
         if queue is not None and queue.dedup is not None:

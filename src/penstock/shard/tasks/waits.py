@@ -87,6 +87,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     offset: int  # of the message whose run it was; −1 when there was none
     data: bytes
+    queue: str  # that the entry is about
 
     def of(self, view: TaskView) -> TaskView:
         """The task, as it is now, from how it was. How its last run began is for those who ask anew."""
@@ -116,16 +117,17 @@ class TaskWaiter:
         """The final task, if whoever woke the waiter passed its end; `view` is the task as seen before."""
         ending = self.ending
         if isinstance(ending, Ending):
-            # Who finishes a run names the task, and may be wrong.
+            # Who finishes a run names the task, and may be wrong; a task of another queue may have its id.
             is_its_own = not view.message_id or MessageId.parse(view.message_id).offset == ending.offset
-            return ending.of(view) if is_its_own else None
+            return ending.of(view) if is_its_own and view.queue == ending.queue else None
         return ending
 
 
 class TaskWaiters:
     """All waiters of a shard, by task. Safe to share between threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_name: Callable[[int], str]) -> None:
+        self._queue_name = queue_name
         self._lock = threading.Lock()
         self._by_task: dict[bytes, list[TaskWaiter]] = {}
 
@@ -159,16 +161,21 @@ class TaskWaiters:
             if note.task_id not in self._by_task:
                 continue  # whoever comes now looks after this is applied
             if note.what == Note.RESULT:
-                self._notify(note.task_id, _ending(TaskState.COMPLETED, entry, note), ticket)
+                self._notify(note.task_id, self._ending(TaskState.COMPLETED, entry, note), ticket)
             elif note.what == Note.CANCELLED:
-                self._notify(note.task_id, _ending(TaskState.CANCELLED, entry, note), ticket)
+                self._notify(note.task_id, self._ending(TaskState.CANCELLED, entry, note), ticket)
             elif note.what == Note.ERROR:
                 self._notify(note.task_id, None, ticket)  # whether it was the last attempt is for the task index to say
+
+    def _ending(self, state: TaskState, entry: TasksNoted, note: Note) -> Ending:
+        queue = self._queue_name(entry.queue)
+        return Ending(state, entry.at, entry.worker, note.attempt, note.offset, note.data, queue)
 
     def freed(self, entry: TaskFreed, ticket: int) -> None:
         """A task that waited for its parents does so no more."""
         if self._by_task and entry.how == TaskFreed.CANCELLED:
-            ending = Ending(TaskState.CANCELLED, entry.at, "", 0, -1, entry.error.encode())
+            queue = self._queue_name(entry.queue)
+            ending = Ending(TaskState.CANCELLED, entry.at, "", 0, -1, entry.error.encode(), queue)
             self._notify(entry.task_id, ending, ticket)
 
     def changed(self, views: Iterable[TaskView], ticket: int) -> None:
@@ -200,7 +207,3 @@ class TaskWaiters:
 def task_key(task_id: str) -> bytes:
     """A task id as entries have it."""
     return bytes.fromhex(task_id.replace("-", ""))
-
-
-def _ending(state: TaskState, entry: TasksNoted, note: Note) -> Ending:
-    return Ending(state, entry.at, entry.worker, note.attempt, note.offset, note.data)
