@@ -12,14 +12,17 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 import os
+import random
 import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from statistics import median, quantiles
+from statistics import mean, median, quantiles, variance
 from typing import Any
 
 import uvloop
@@ -31,7 +34,13 @@ from bench.server.over_http import request
 from bench.server.process import Running, broker
 from bench.server.tls import tls_options
 from penstock import aio
+from penstock.access.authenticator import Authenticator
 from penstock.access.certificates import CA
+from penstock.access.discovery import new_entry
+from penstock.access.keys import make_key
+from penstock.access.store import AccessStore
+from penstock.clock import SystemClock
+from penstock.errors import NotAuthenticated
 
 PAYLOAD = b"x" * 100
 AT_A_TIME = 64
@@ -179,6 +188,35 @@ def start(pairs: int, count: int) -> Iterator[dict[str, Any]]:
     yield compared("start of a broker, seconds by the clock", seconds, partial(seconds, "--auth", "on"), pairs)
 
 
+def wrong_keys(pairs: int, count: int) -> Iterator[dict[str, Any]]:
+    """Whether the time that a wrong key takes says something about the right one: Welch's t over the tries."""
+    store = AccessStore(None, SystemClock())
+    record, key = store.create_key("bench", ["push:*"])
+    authenticator = Authenticator(store, SystemClock(), new_entry())
+    wrong = {
+        "near": key[:-1] + ("A" if key[-1] != "A" else "B"),
+        "far": f"penstock_{record.id}_{'z' * 43}",
+        "unknown": make_key().text,
+    }
+    times: dict[str, list[int]] = {name: [] for name in wrong}
+    tries = [*wrong.items()] * count
+    random.shuffle(tries)
+    for name, token in tries:
+        began = time.perf_counter_ns()
+        with suppress(NotAuthenticated):
+            authenticator.by_token(token)
+        times[name].append(time.perf_counter_ns() - began)
+    for name in ("near", "unknown"):
+        t = _welch(times[name], times["far"])
+        yield {"row": f"a wrong key, {name} against far", "t": round(t, 2), "tries": count}
+
+
+def _welch(one: list[int], other: list[int]) -> float:
+    """Without the slowest tenth of each, which the rest of the machine caused."""
+    one, other = (sorted(times)[: len(times) * 9 // 10] for times in (one, other))
+    return (mean(one) - mean(other)) / math.sqrt(variance(one) / len(one) + variance(other) / len(other))
+
+
 def _token(secret: bytes) -> str:
     now = int(time.time())
     claims = {"iss": "bench", "aud": "penstock", "sub": "bench", "iat": now, "exp": now + 3600, "penstock": ["push:*"]}
@@ -191,7 +229,14 @@ def _base64(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-ROWS = {"auth": access_control, "jwt": jwt, "tls": tls, "encryption": encryption, "start": start}
+ROWS = {
+    "auth": access_control,
+    "jwt": jwt,
+    "tls": tls,
+    "encryption": encryption,
+    "start": start,
+    "wrong-keys": wrong_keys,
+}
 
 
 def main() -> None:
