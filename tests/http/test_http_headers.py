@@ -125,7 +125,7 @@ def test_every_kind_of_route_asks_whether_one_may(server, error, status):
         server.http.post("/api/v1/queues/mail/lease").status_code,
         server.http.post("/api/v1/ack", json={"receipts": [receipt]}).status_code,
         server.http.post("/api/v1/extend", json={"receipts": [receipt], "lease_ms": 1000}).status_code,
-        server.http.get("/api/v1/queues").status_code,
+        server.http.get("/api/v1/queues/mail/stats").status_code,
         server.http.get("/api/v1/health").status_code,
         server.http.get("/metrics").status_code,
     ]

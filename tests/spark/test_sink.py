@@ -290,9 +290,9 @@ def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_oth
     sent: list[str] = []
     stage = HANDLERS[ops.Stage]
 
-    def noted(session, operation, client):
+    def noted(session, operation, *caller):
         sent.append(operation.name)
-        return stage(session, operation, client)
+        return stage(session, operation, *caller)
 
     monkeypatch.setitem(HANDLERS, ops.Stage, noted)
     target = Target(broker.url, "orders")

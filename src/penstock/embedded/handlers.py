@@ -122,6 +122,7 @@ def _list_data_keys(session: Session, operation: ops.ListDataKeys, client: str) 
 @handles(ops.RotateDataKey)
 def _rotate_data_key(session: Session, operation: ops.RotateDataKey, client: str) -> Reply:
     ring, numbers = _encrypted(session, operation.queue)
+    session.audit.record_first()
     new = [ring.rotate(number) for number in numbers]
     return new[0], 0
 
@@ -130,6 +131,7 @@ def _rotate_data_key(session: Session, operation: ops.RotateDataKey, client: str
 def _erase_data_keys(session: Session, operation: ops.EraseDataKeys, client: str) -> Reply:
     ring, numbers = _encrypted(session, operation.queue)
     before = None if operation.before is None else to_micros(operation.before, "before")
+    session.audit.record_first()
     erased = sum(ring.erase(number, before) for number in numbers)
     if session.shard.store is not None:
         session.shard.store.forget_loaded()
@@ -140,7 +142,9 @@ def _erase_data_keys(session: Session, operation: ops.EraseDataKeys, client: str
 def _rewrap_data_keys(session: Session, operation: ops.RewrapDataKeys, client: str) -> Reply:
     if session.key_ring is None:
         raise _no_master_key()
-    return session.key_ring.rewrap(read_key_file(operation.master_key)), 0
+    master_key = read_key_file(operation.master_key)
+    session.audit.record_first()
+    return session.key_ring.rewrap(master_key), 0
 
 
 def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -29,6 +30,9 @@ def _texts(value: Any, field: str) -> list[str]:
     return list(value)
 
 
+_KEY_ID: Final = re.compile(r"[0-9a-z]{1,32}")
+
+
 def _lifetime(value: Any, field: str) -> float:
     seconds = check_seconds(value, field)
     if not seconds:
@@ -37,7 +41,7 @@ def _lifetime(value: Any, field: str) -> float:
 
 
 def _key_id(value: Any, field: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= limits.name_length_max:
+    if not isinstance(value, str) or not _KEY_ID.fullmatch(value):
         raise InvalidField(f"{field}: {shown(value)} is not the id of a key", hint="`penstock key list` shows them")
     return value
 

@@ -104,14 +104,18 @@ class App(AsyncAppCalls, AppCalls):
 
     @staticmethod
     def in_memory(
-        *, queue: str = QUEUE_DEFAULT, middleware: Sequence[Middleware] = (), clock: ManualClock | None = None
+        *,
+        queue: str = QUEUE_DEFAULT,
+        middleware: Sequence[Middleware] = (),
+        sign: Key | Sequence[Key] | None = None,
+        clock: ManualClock | None = None,
     ) -> LocalApp:
         """For tests: the same system with nothing on disk. Nothing runs before `run_pending()`, and time moves only
         with `advance(seconds)`.
         """
         from penstock.tasks.local import LocalApp
 
-        return LocalApp(queue=queue, middleware=middleware, clock=clock)
+        return LocalApp(queue=queue, middleware=middleware, sign=sign, clock=clock)
 
     def testing(self) -> AbstractContextManager[LocalApp]:
         """For tests of these very tasks: within the block they are kept in memory, wherever the app keeps them else."""
