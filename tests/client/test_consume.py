@@ -133,7 +133,7 @@ def test_consuming_asks_for_no_options_and_takes_one_thread(ps, monkeypatch):
 
 
 def test_leases_of_slow_consumers_are_extended_for_as_long_as_it_takes(ps, monkeypatch):
-    queue = ps.create_queue("jobs", lease_seconds=0.5)
+    queue = ps.create_queue("jobs", lease_seconds=2.0)
     queue.push_many([b"a", b"b"])
     extended = threading.Semaphore(0)
     extend = Leased.extend
