@@ -57,6 +57,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_stranger = site.broker.logins.is_required
         self._seat = Seat(site.broker.seats)
         self._names: tuple[str, ...] = ()  # in the certificate of the client
+        self._shown: bytes | None = None  # the header of the last request that logged in, and as whom
+        self._known_as: Principal | None = None
         self._certified: Principal | None = None  # for whom they stand
         self._host = b"/"  # that was accepted last; no host at first
         self._url = b""
@@ -297,12 +299,17 @@ class HttpConnection(asyncio.Protocol):
         """Who asks. What is open to strangers is open to browsers whose session is over, so that they sign in again."""
         if len(headers) < len(self._headers) and sum(name == b"authorization" for name, _ in self._headers) > 1:
             raise BadRequest("authorization: it is there more than once")
+        header = headers.get(b"authorization")
+        known = self._known_as
+        if header is not None and header == self._shown and known is not None and not known.is_revoked:
+            return known  # as with the request before; who has expired is revoked within a second
         try:
             principal = self.site.principal(headers, self.address)
         except NotAuthenticated:
             if is_open and b"authorization" not in headers:
                 return NOBODY
             raise
+        self._shown, self._known_as = header, principal
         return principal if principal is not NOBODY or not self._names else self._by_certificate()
 
     def _by_certificate(self) -> Principal:
