@@ -1,4 +1,4 @@
-"""What executes each operation: one function for each entry of the table, on the session of a shard in this process.
+"""The table of handlers: the function that executes each operation, on the session of a shard in this process.
 
 A handler may block and read files; it returns the result and a ticket. Whoever calls it waits until the ticket is
 durable before the result leaves. An embedded session and a broker execute the same handlers.
@@ -7,24 +7,27 @@ durable before the result leaves. An embedded session and a broker execute the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from penstock import operations as ops
+from penstock.access import views
 from penstock.access.encryption import KeyRing, read_key_file
+from penstock.access.grants import LOCAL
+from penstock.access.passwords import hash_password
 from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
-from penstock.embedded import access_handlers  # noqa: F401 - those of its operations
-from penstock.embedded.handler_table import HANDLERS, Reply, handles
 from penstock.errors import InvalidField, QueueExists, shown
 from penstock.model import DLQ_SUFFIX, OWNER_SEPARATOR, Freed, owned, queue_options, to_micros
 from penstock.model_audit import AuditFilter
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
+from penstock.shard.engine import Ticket
 from penstock.shard.tasks import finish, schedules
 from penstock.shard.tasks import operations as task_operations
 from penstock.storage.staging import stored_name
@@ -33,7 +36,29 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
 
-__all__ = ["HANDLERS"]
+Kind = TypeVar("Kind", bound=ops.Operation[Any])
+Reply = tuple[Any, Ticket]
+
+
+class Who(NamedTuple):
+    """Who requests an operation: `client` for the limits of a client, `owner` for names that belong to a principal."""
+
+    client: str = ""
+    owner: str = ""  # "" is the owner of the broker
+
+
+HANDLERS: Final[dict[type[ops.Operation[Any]], Callable[[Session, Any, Who], Reply]]] = {}
+
+
+def handles(operation: type[Kind]) -> Callable[[Callable[[Session, Kind, Who], Reply]], object]:
+    """Register the function that executes this operation."""
+    return partial(HANDLERS.__setitem__, operation)
+
+
+def _done(function: Callable[..., None], *arguments: Any) -> Reply:
+    """Call what is durable when it returns and has no result."""
+    function(*arguments)
+    return None, 0
 
 
 def _change(session: Session, decide: Callable[[int], Iterable[Entry]]) -> Reply:
@@ -44,16 +69,14 @@ def _change(session: Session, decide: Callable[[int], Iterable[Entry]]) -> Reply
 # queues
 
 
-@handles(ops.Queues)
-def _queues(session: Session, operation: ops.Queues, client: str) -> Reply:
-    return session.shard.look(lambda now: sorted(session.shard.core.by_name))
+handles(ops.Queues)(lambda session, call, who: session.shard.look(lambda now: sorted(session.shard.core.by_name)))
 
 
 @handles(ops.CreateQueue)
-def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> Reply:
-    core, name = session.shard.core, operation.queue
-    options = queue_options(operation.options)
-    _check_encryption(session, operation.options)
+def _create_queue(session: Session, call: ops.CreateQueue, who: Who) -> Reply:
+    core, name = session.shard.core, call.queue
+    options = queue_options(call.options)
+    _check_encryption(session, call.options)
 
     def decide(now: int) -> list[Any]:
         existing = core.by_name.get(name)
@@ -62,9 +85,9 @@ def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> 
             if options.encryption:
                 entries += schedules.decide_encrypt_schedules(session.shard, name, now)
             return entries
-        if operation.exist_ok and existing.options == options:
+        if call.exist_ok and existing.options == options:
             return []
-        raise QueueExists(f"queue {name!r} exists already" + (" with other options" if operation.exist_ok else ""))
+        raise QueueExists(f"queue {name!r} exists already" + (" with other options" if call.exist_ok else ""))
 
     reply = _change(session, decide)
     _make_data_key(session, name)
@@ -72,20 +95,20 @@ def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> 
 
 
 @handles(ops.UpdateQueue)
-def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> Reply:
+def _update_queue(session: Session, call: ops.UpdateQueue, who: Who) -> Reply:
     core = session.shard.core
-    _check_encryption(session, operation.changes)
+    _check_encryption(session, call.changes)
 
     def decide(now: int) -> list[Any]:
-        queue = admin.queue_named(core, operation.queue)
-        entries = admin.decide_update_queue(queue, operation.changes, now)
-        if operation.changes.get("encryption") and not queue.options.encryption:
+        queue = admin.queue_named(core, call.queue)
+        entries = admin.decide_update_queue(queue, call.changes, now)
+        if call.changes.get("encryption") and not queue.options.encryption:
             entries += admin.decide_encrypt_letters(core, queue, now)
             entries += schedules.decide_encrypt_schedules(session.shard, queue.name, now)
         return entries
 
     reply = _change(session, decide)
-    _make_data_key(session, operation.queue)
+    _make_data_key(session, call.queue)
     return reply
 
 
@@ -108,29 +131,29 @@ def _no_master_key() -> InvalidField:
 
 
 @handles(ops.GetDataKeys)
-def _get_data_keys(session: Session, operation: ops.GetDataKeys, client: str) -> Reply:
-    ring, numbers = _encrypted(session, operation.queue)
+def _get_data_keys(session: Session, call: ops.GetDataKeys, who: Who) -> Reply:
+    ring, numbers = _encrypted(session, call.queue)
     return QueueKeys(ring.keys_of(numbers)), 0
 
 
 @handles(ops.ListDataKeys)
-def _list_data_keys(session: Session, operation: ops.ListDataKeys, client: str) -> Reply:
+def _list_data_keys(session: Session, call: ops.ListDataKeys, who: Who) -> Reply:
     names, ticket = session.shard.look(lambda now: {id: queue.name for id, queue in session.shard.core.queues.items()})
     return [] if session.key_ring is None else session.key_ring.describe(names), ticket
 
 
 @handles(ops.RotateDataKey)
-def _rotate_data_key(session: Session, operation: ops.RotateDataKey, client: str) -> Reply:
-    ring, numbers = _encrypted(session, operation.queue)
+def _rotate_data_key(session: Session, call: ops.RotateDataKey, who: Who) -> Reply:
+    ring, numbers = _encrypted(session, call.queue)
     session.audit.record_first()
     new = [ring.rotate(number) for number in numbers]
     return new[0], 0
 
 
 @handles(ops.EraseDataKeys)
-def _erase_data_keys(session: Session, operation: ops.EraseDataKeys, client: str) -> Reply:
-    ring, numbers = _encrypted(session, operation.queue)
-    before = None if operation.before is None else to_micros(operation.before, "before")
+def _erase_data_keys(session: Session, call: ops.EraseDataKeys, who: Who) -> Reply:
+    ring, numbers = _encrypted(session, call.queue)
+    before = None if call.before is None else to_micros(call.before, "before")
     session.audit.record_first()
     erased = sum(ring.erase(number, before) for number in numbers)
     if session.shard.store is not None:
@@ -139,10 +162,10 @@ def _erase_data_keys(session: Session, operation: ops.EraseDataKeys, client: str
 
 
 @handles(ops.RewrapDataKeys)
-def _rewrap_data_keys(session: Session, operation: ops.RewrapDataKeys, client: str) -> Reply:
+def _rewrap_data_keys(session: Session, call: ops.RewrapDataKeys, who: Who) -> Reply:
     if session.key_ring is None:
         raise _no_master_key()
-    master_key = read_key_file(operation.master_key)
+    master_key = read_key_file(call.master_key)
     session.audit.record_first()
     return session.key_ring.rewrap(master_key), 0
 
@@ -154,43 +177,27 @@ def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:
     def numbers(now: int) -> list[int]:
         queue = admin.queue_named(core, name)
         dlq = core.by_name.get(name + DLQ_SUFFIX)
-        return [each.id for each in (queue, dlq) if each is not None and each.options.encryption]
+        return [known.id for known in (queue, dlq) if known is not None and known.options.encryption]
 
-    found, _ = session.shard.look(numbers)
-    if session.key_ring is None or not found:
+    encrypted, _ = session.shard.look(numbers)
+    if session.key_ring is None or not encrypted:
         raise InvalidField(f"queue: {name!r} is not encrypted", hint="set its option encryption")
-    return session.key_ring, found
+    return session.key_ring, encrypted
 
 
 @handles(ops.DeleteQueue)
-def _delete_queue(session: Session, operation: ops.DeleteQueue, client: str) -> Reply:
+def _delete_queue(session: Session, call: ops.DeleteQueue, who: Who) -> Reply:
     core = session.shard.core
-    return _change(session, lambda now: admin.decide_delete_queue(core, admin.queue_named(core, operation.queue)))
+    return _change(session, lambda now: admin.decide_delete_queue(core, admin.queue_named(core, call.queue)))
 
 
-@handles(ops.GetOptions)
-def _get_options(session: Session, operation: ops.GetOptions, client: str) -> Reply:
-    return session.shard.look(lambda now: admin.queue_named(session.shard.core, operation.queue).options)
-
-
-@handles(ops.Stats)
-def _stats(session: Session, operation: ops.Stats, client: str) -> Reply:
-    return browse.stats(session.shard, operation.queue)
-
-
-@handles(ops.Leases)
-def _leases(session: Session, operation: ops.Leases, client: str) -> Reply:
-    return browse.leases(session.shard, operation.queue, operation.group, operation.limit)
-
-
-@handles(ops.Pause)
-def _pause(session: Session, operation: ops.Pause, client: str) -> Reply:
-    return _set_paused(session, operation.queue, True)
-
-
-@handles(ops.Resume)
-def _resume(session: Session, operation: ops.Resume, client: str) -> Reply:
-    return _set_paused(session, operation.queue, False)
+handles(ops.GetOptions)(
+    lambda session, call, who: session.shard.look(lambda now: admin.queue_named(session.shard.core, call.queue).options)
+)
+handles(ops.Stats)(lambda session, call, who: browse.stats(session.shard, call.queue))
+handles(ops.Leases)(lambda session, call, who: browse.leases(session.shard, call.queue, call.group, call.limit))
+handles(ops.Pause)(lambda session, call, who: _set_paused(session, call.queue, True))
+handles(ops.Resume)(lambda session, call, who: _set_paused(session, call.queue, False))
 
 
 def _set_paused(session: Session, queue: str, paused: bool) -> Reply:
@@ -199,149 +206,111 @@ def _set_paused(session: Session, queue: str, paused: bool) -> Reply:
 
 
 @handles(ops.Purge)
-def _purge(session: Session, operation: ops.Purge, client: str) -> Reply:
+def _purge(session: Session, call: ops.Purge, who: Who) -> Reply:
     core = session.shard.core
-    return _change(session, lambda now: admin.decide_purge(admin.queue_named(core, operation.queue), now))
+    return _change(session, lambda now: admin.decide_purge(admin.queue_named(core, call.queue), now))
 
 
 # messages
 
 
 @handles(ops.Read)
-def _read(session: Session, operation: ops.Read, client: str) -> Reply:
-    since = None if operation.timestamp is None else to_micros(operation.timestamp, "timestamp")
-    return browse.read(session.shard, operation.queue, operation.partition, operation.offset, since, operation.limit)
+def _read(session: Session, call: ops.Read, who: Who) -> Reply:
+    since = None if call.timestamp is None else to_micros(call.timestamp, "timestamp")
+    return browse.read(session.shard, call.queue, call.partition, call.offset, since, call.limit)
 
 
-@handles(ops.Peek)
-def _peek(session: Session, operation: ops.Peek, client: str) -> Reply:
-    return browse.peek(session.shard, operation.queue, operation.limit)
-
-
-@handles(ops.Delayed)
-def _delayed(session: Session, operation: ops.Delayed, client: str) -> Reply:
-    return browse.delayed(session.shard, operation.queue, operation.limit)
-
-
-@handles(ops.Cancel)
-def _cancel(session: Session, operation: ops.Cancel, client: str) -> Reply:
-    return _change(session, lambda now: admin.decide_cancel(session.shard.core, operation.id, now))
-
-
-@handles(ops.Why)
-def _why(session: Session, operation: ops.Why, client: str) -> Reply:
-    return browse.why_waiting(session.shard, operation.id)
+handles(ops.Peek)(lambda session, call, who: browse.peek(session.shard, call.queue, call.limit))
+handles(ops.Delayed)(lambda session, call, who: browse.delayed(session.shard, call.queue, call.limit))
+handles(ops.Cancel)(
+    lambda session, call, who: _change(session, lambda now: admin.decide_cancel(session.shard.core, call.id, now))
+)
+handles(ops.Why)(lambda session, call, who: browse.why_waiting(session.shard, call.id))
 
 
 # groups
 
 
-@handles(ops.Groups)
-def _groups(session: Session, operation: ops.Groups, client: str) -> Reply:
-    return browse.groups(session.shard, operation.queue)
+handles(ops.Groups)(lambda session, call, who: browse.groups(session.shard, call.queue))
 
 
 @handles(ops.CreateGroup)
-def _create_group(session: Session, operation: ops.CreateGroup, client: str) -> Reply:
+def _create_group(session: Session, call: ops.CreateGroup, who: Who) -> Reply:
     core = session.shard.core
 
     def decide(now: int) -> list[Any]:
-        return browse.decide_create_group(
-            core, operation.queue, operation.group, operation.start, now, observes=operation.observes
-        )
+        return browse.decide_create_group(core, call.queue, call.group, call.start, now, observes=call.observes)
 
     return _change(session, decide)
 
 
 @handles(ops.DeleteGroup)
-def _delete_group(session: Session, operation: ops.DeleteGroup, client: str) -> Reply:
+def _delete_group(session: Session, call: ops.DeleteGroup, who: Who) -> Reply:
     def decide(now: int) -> list[Any]:
-        queue = admin.queue_named(session.shard.core, operation.queue)
-        return admin.decide_delete_group(queue, admin.group_named(queue, operation.group))
+        queue = admin.queue_named(session.shard.core, call.queue)
+        return admin.decide_delete_group(queue, admin.group_named(queue, call.group))
 
     return _change(session, decide)
 
 
 @handles(ops.Seek)
-def _seek(session: Session, operation: ops.Seek, client: str) -> Reply:
+def _seek(session: Session, call: ops.Seek, who: Who) -> Reply:
     core = session.shard.core
 
     def decide(now: int) -> list[Any]:
-        return browse.decide_seek(core, operation.queue, operation.group, operation.to, operation.partition, now)
+        return browse.decide_seek(core, call.queue, call.group, call.to, call.partition, now)
 
     return _change(session, decide)
 
 
-@handles(ops.Members)
-def _members(session: Session, operation: ops.Members, client: str) -> Reply:
-    return members.members(session.shard, operation.queue, operation.group)
+handles(ops.Members)(lambda session, call, who: members.members(session.shard, call.queue, call.group))
 
 
-@handles(ops.Join, of_owner=True)
-def _join(session: Session, operation: ops.Join, client: str, owner: str) -> Reply:
-    return members.join(
-        session.shard,
-        operation.queue,
-        operation.group,
-        owned(owner, operation.member),
-        operation.session_seconds,
-        operation.start,
-    )
+@handles(ops.Join)
+def _join(session: Session, call: ops.Join, who: Who) -> Reply:
+    member = owned(who.owner, call.member)
+    return members.join(session.shard, call.queue, call.group, member, call.session_seconds, call.start)
 
 
-@handles(ops.Heartbeat, of_owner=True)
-def _heartbeat(session: Session, operation: ops.Heartbeat, client: str, owner: str) -> Reply:
-    return members.heartbeat(
-        session.shard,
-        operation.queue,
-        operation.group,
-        owned(owner, operation.member),
-        operation.generation,
-        operation.held,
-    )
+@handles(ops.Heartbeat)
+def _heartbeat(session: Session, call: ops.Heartbeat, who: Who) -> Reply:
+    member = owned(who.owner, call.member)
+    return members.heartbeat(session.shard, call.queue, call.group, member, call.generation, call.held)
 
 
-@handles(ops.Leave, of_owner=True)
-def _leave(session: Session, operation: ops.Leave, client: str, owner: str) -> Reply:
-    member = owned(owner, operation.member)
-    return None, members.leave(session.shard, operation.queue, operation.group, member, operation.generation)
+@handles(ops.Leave)
+def _leave(session: Session, call: ops.Leave, who: Who) -> Reply:
+    member = owned(who.owner, call.member)
+    return None, members.leave(session.shard, call.queue, call.group, member, call.generation)
 
 
 # dead letters
 
 
-@handles(ops.DeadLetters)
-def _dead_letters(session: Session, operation: ops.DeadLetters, client: str) -> Reply:
-    return dead_letters.find(session.shard, operation.queue, operation.filter)
-
-
-@handles(ops.Redrive)
-def _redrive(session: Session, operation: ops.Redrive, client: str) -> Reply:
-    return dead_letters.redrive(session.shard, operation.queue, operation.filter, operation.rate)
+handles(ops.DeadLetters)(lambda session, call, who: dead_letters.find(session.shard, call.queue, call.filter))
+handles(ops.Redrive)(lambda session, call, who: dead_letters.redrive(session.shard, call.queue, call.filter, call.rate))
 
 
 @handles(ops.ReplaceLetters)
-def _replace_letters(session: Session, operation: ops.ReplaceLetters, client: str) -> Reply:
-    batch = Batch.parse(operation.batch, validate=True)
-    return None, dead_letters.replace(session.shard, operation.queue, operation.ids, batch)
+def _replace_letters(session: Session, call: ops.ReplaceLetters, who: Who) -> Reply:
+    batch = Batch.parse(call.batch, validate=True)
+    return None, dead_letters.replace(session.shard, call.queue, call.ids, batch)
 
 
-@handles(ops.PurgeDeadLetters)
-def _purge_dead_letters(session: Session, operation: ops.PurgeDeadLetters, client: str) -> Reply:
-    return None, dead_letters.purge(session.shard, operation.queue)
+handles(ops.PurgeDeadLetters)(lambda session, call, who: (None, dead_letters.purge(session.shard, call.queue)))
 
 
 # the broker, its files, sinks and producers
 
 
 @handles(ops.Info)
-def _info(session: Session, operation: ops.Info, client: str) -> Reply:
+def _info(session: Session, call: ops.Info, who: Who) -> Reply:
     shard = session.shard
     return ServerInfo(VERSION, shard.durability, shard.queue_count), 0
 
 
 @handles(ops.Seal)
-def _seal(session: Session, operation: ops.Seal, client: str) -> Reply:
+def _seal(session: Session, call: ops.Seal, who: Who) -> Reply:
     if session.keeper is None:
         return 0, 0
     session.shard.journal.rotate()
@@ -349,95 +318,73 @@ def _seal(session: Session, operation: ops.Seal, client: str) -> Reply:
 
 
 @handles(ops.Compact)
-def _compact(session: Session, operation: ops.Compact, client: str) -> Reply:
+def _compact(session: Session, call: ops.Compact, who: Who) -> Reply:
     session.shard.require_open()
     return Freed() if session.keeper is None else session.keeper.compact(), 0
 
 
 @handles(ops.ListAudit)
-def _list_audit(session: Session, operation: ops.ListAudit, client: str) -> Reply:
-    since = None if operation.since is None else to_micros(operation.since, "since")
-    filter = AuditFilter(operation.who, operation.what, operation.outcome, since)
-    return session.audit.find(filter, operation.limit), 0
+def _list_audit(session: Session, call: ops.ListAudit, who: Who) -> Reply:
+    since = None if call.since is None else to_micros(call.since, "since")
+    filter = AuditFilter(call.who, call.what, call.outcome, since)
+    return session.audit.find(filter, call.limit), 0
 
 
-@handles(ops.VerifyAudit)
-def _verify_audit(session: Session, operation: ops.VerifyAudit, client: str) -> Reply:
-    return session.audit.verify(), 0
+handles(ops.VerifyAudit)(lambda session, call, who: (session.audit.verify(), 0))
 
 
-@handles(ops.InitProducer, of_owner=True)
-def _init_producer(session: Session, operation: ops.InitProducer, client: str, owner: str) -> Reply:
+@handles(ops.InitProducer)
+def _init_producer(session: Session, call: ops.InitProducer, who: Who) -> Reply:
     begun: list[ProducerSet] = []
 
     def decide(now: int) -> list[ProducerSet]:
-        begun[:] = [decide_producer(session.shard.core.producers, operation.producer, now, owner)]
+        begun[:] = [decide_producer(session.shard.core.producers, call.producer, now, who.owner)]
         return begun
 
     ticket = session.shard.change(decide)
-    return (named_id(owner, operation.producer), begun[0].epoch), ticket
+    return (named_id(who.owner, call.producer), begun[0].epoch), ticket
 
 
-@handles(ops.History)
-def _history(session: Session, operation: ops.History, client: str) -> Reply:
-    return session.files.history(), 0
+handles(ops.History)(lambda session, call, who: (session.files.history(), 0))
+handles(ops.ListFiles)(lambda session, call, who: (session.files.list(call.directory), 0))
+handles(ops.Fetch)(lambda session, call, who: (session.files.fetch(call.name, call.position, call.length), 0))
+handles(ops.Pin)(lambda session, call, who: _done(session.files.pin, call.name, call.files))
+handles(ops.Unpin)(lambda session, call, who: _done(session.files.unpin, call.name))
 
 
-@handles(ops.ListFiles)
-def _list_files(session: Session, operation: ops.ListFiles, client: str) -> Reply:
-    return session.files.list(operation.directory), 0
-
-
-@handles(ops.Fetch)
-def _fetch(session: Session, operation: ops.Fetch, client: str) -> Reply:
-    return session.files.fetch(operation.name, operation.position, operation.length), 0
-
-
-@handles(ops.Pin)
-def _pin(session: Session, operation: ops.Pin, client: str) -> Reply:
-    session.files.pin(operation.name, operation.files)
-    return None, 0
-
-
-@handles(ops.Unpin)
-def _unpin(session: Session, operation: ops.Unpin, client: str) -> Reply:
-    session.files.unpin(operation.name)
-    return None, 0
-
-
-@handles(ops.Stage, of_owner=True)
-def _stage(session: Session, operation: ops.Stage, client: str, owner: str) -> Reply:
+@handles(ops.Stage)
+def _stage(session: Session, call: ops.Stage, who: Who) -> Reply:
     shard = session.shard
-    shard.look(lambda now: admin.queue_named(shard.core, operation.queue))
+    shard.look(lambda now: admin.queue_named(shard.core, call.queue))
     shard.check_space()
-    name = stored_name(owner, operation.queue, operation.name)
-    session.staging.reserve(name, operation.position, len(operation.data))
-    namespace = session.access.namespace_of(operation.queue)
+    name = stored_name(who.owner, call.queue, call.name)
+    session.staging.reserve(name, call.position, len(call.data))
+    namespace = session.access.namespace_of(call.queue)
     if namespace is not None:
-        where = name, operation.position, len(operation.data)
+        where = name, call.position, len(call.data)
         session.staged_quotas.reserve(namespace.name, namespace.quotas.staged_bytes, *where)
-    data = sink_commit.stored_bytes(shard, operation.queue, name, operation.position, operation.data)
-    session.staging.write(name, operation.position, data)
+    data = sink_commit.stored_bytes(shard, call.queue, name, call.position, call.data)
+    session.staging.write(name, call.position, data)
     return None, 0
 
 
-@handles(ops.DiscardStaged, of_owner=True)
-def _discard_staged(session: Session, operation: ops.DiscardStaged, client: str, owner: str) -> Reply:
-    names = [stored_name(owner, operation.queue, name) for name in operation.names]
+@handles(ops.DiscardStaged)
+def _discard_staged(session: Session, call: ops.DiscardStaged, who: Who) -> Reply:
+    names = [stored_name(who.owner, call.queue, name) for name in call.names]
     sink_commit.discard_staged(session.shard, session.staging, names)
     return None, 0
 
 
-@handles(ops.CommitSink, of_owner=True)
-def _commit_sink(session: Session, operation: ops.CommitSink, client: str, owner: str) -> Reply:
-    staged = tuple(stored_name(owner, operation.queue, name) for name in operation.staged)
-    commit = SinkCommit(**{**structs.asdict(operation), "sink": _owned_sink(owner, operation.sink), "staged": staged})
-    return sink_commit.commit_sink(session.shard, session.staging, commit, client)
+@handles(ops.CommitSink)
+def _commit_sink(session: Session, call: ops.CommitSink, who: Who) -> Reply:
+    staged = tuple(stored_name(who.owner, call.queue, name) for name in call.staged)
+    commit = SinkCommit(**{**structs.asdict(call), "sink": _owned_sink(who.owner, call.sink), "staged": staged})
+    return sink_commit.commit_sink(session.shard, session.staging, commit, who.client)
 
 
-@handles(ops.GetSinkState, of_owner=True)
-def _get_sink_state(session: Session, operation: ops.GetSinkState, client: str, owner: str) -> Reply:
-    return sink_commit.sink_state(session.shard, operation.queue, _owned_sink(owner, operation.sink))
+handles(ops.GetSinkState)(
+    lambda session, call, who: sink_commit.sink_state(session.shard, call.queue, _owned_sink(who.owner, call.sink))
+)
 
 
 def _owned_sink(owner: str, sink: str) -> str:
@@ -449,99 +396,84 @@ def _owned_sink(owner: str, sink: str) -> str:
 # tasks
 
 
-@handles(ops.SubmitTasks)
-def _submit_tasks(session: Session, operation: ops.SubmitTasks, client: str) -> Reply:
-    return session.tasks.submit(operation.tasks, client)
+handles(ops.SubmitTasks)(lambda session, call, who: session.tasks.submit(call.tasks, who.client))
+handles(ops.FinishTasks)(lambda session, call, who: finish.finish_tasks(session.shard, call.finishes))
+handles(ops.NoteProgress)(
+    lambda session, call, who: (None, finish.note_progress(session.shard, call.receipt, call.task_id, call.progress))
+)
+handles(ops.FindTask)(lambda session, call, who: (session.tasks.task(call.task_id), 0))
+handles(ops.ListTasks)(lambda session, call, who: (session.tasks.caught_up().page(call.filter), 0))
+handles(ops.WaitTask)(lambda session, call, who: session.tasks.wait(call.task_id, call.wait_seconds))
+handles(ops.CancelTask)(lambda session, call, who: (session.tasks.cancel(call.task_id), 0))
+handles(ops.RetryTask)(lambda session, call, who: (session.tasks.retry(call.task_id), 0))
+handles(ops.BeginOperation)(
+    lambda session, call, who: session.tasks.begin_operation(call.action, call.filter, call.operation_id)
+)
+handles(ops.FindOperation)(lambda session, call, who: task_operations.operation(session.shard, call.operation_id))
+handles(ops.ListOperations)(lambda session, call, who: task_operations.operations(session.shard))
+handles(ops.StopOperation)(lambda session, call, who: task_operations.stop_operation(session.shard, call.operation_id))
+handles(ops.HeartbeatWorker)(lambda session, call, who: (session.tasks.heartbeat(call.info, who.owner), 0))
+handles(ops.AwaitNews)(
+    lambda session, call, who: (session.tasks.await_news(owned(who.owner, call.worker_id), call.wait_seconds), 0)
+)
+handles(ops.ForgetWorker)(lambda session, call, who: (None, session.tasks.forget(owned(who.owner, call.worker_id))))
+handles(ops.Workers)(lambda session, call, who: (session.tasks.workers(), 0))
+handles(ops.SetSchedule)(lambda session, call, who: schedules.set_schedule(session.shard, call.schedule))
+handles(ops.DeleteSchedule)(lambda session, call, who: (None, schedules.delete_schedule(session.shard, call.name)))
+handles(ops.Schedules)(lambda session, call, who: schedules.schedules(session.shard))
 
 
-@handles(ops.FinishTasks)
-def _finish_tasks(session: Session, operation: ops.FinishTasks, client: str) -> Reply:
-    return finish.finish_tasks(session.shard, operation.finishes)
+# who may do what: the access store makes its file durable before it returns, so there is no ticket to wait for
 
 
-@handles(ops.NoteProgress)
-def _note_progress(session: Session, operation: ops.NoteProgress, client: str) -> Reply:
-    return None, finish.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
+@handles(ops.CreateKey)
+def _create_key(session: Session, call: ops.CreateKey, who: Who) -> Reply:
+    return views.new_key(session.access, *session.access.create_key(**structs.asdict(call))), 0
 
 
-@handles(ops.FindTask)
-def _find_task(session: Session, operation: ops.FindTask, client: str) -> Reply:
-    return session.tasks.task(operation.task_id), 0
+handles(ops.ListKeys)(lambda session, call, who: (views.keys(session.access), 0))
 
 
-@handles(ops.ListTasks)
-def _list_tasks(session: Session, operation: ops.ListTasks, client: str) -> Reply:
-    return session.tasks.caught_up().page(operation.filter), 0
+@handles(ops.RotateKey)
+def _rotate_key(session: Session, call: ops.RotateKey, who: Who) -> Reply:
+    made = session.access.rotate_key(call.key_id, call.keep_seconds, call.expires_seconds)
+    return views.new_key(session.access, *made), 0
 
 
-@handles(ops.WaitTask)
-def _wait_task(session: Session, operation: ops.WaitTask, client: str) -> Reply:
-    return session.tasks.wait(operation.task_id, operation.wait_seconds)
+handles(ops.RevokeKey)(lambda session, call, who: _done(session.access.revoke_key, call.key_id))
 
 
-@handles(ops.CancelTask)
-def _cancel_task(session: Session, operation: ops.CancelTask, client: str) -> Reply:
-    return session.tasks.cancel(operation.task_id), 0
+@handles(ops.SetUser)
+def _set_user(session: Session, call: ops.SetUser, who: Who) -> Reply:
+    changes = structs.asdict(call)
+    if call.password:  # an empty one removes it
+        changes["password"] = hash_password(call.password)
+    return views.user(session.access, session.access.set_user(**changes)), 0
 
 
-@handles(ops.RetryTask)
-def _retry_task(session: Session, operation: ops.RetryTask, client: str) -> Reply:
-    return session.tasks.retry(operation.task_id), 0
+handles(ops.ListUsers)(lambda session, call, who: (views.users(session.access), 0))
+handles(ops.DeleteUser)(lambda session, call, who: _done(session.access.delete_user, call.name))
 
 
-@handles(ops.BeginOperation)
-def _begin_operation(session: Session, operation: ops.BeginOperation, client: str) -> Reply:
-    return session.tasks.begin_operation(operation.action, operation.filter, operation.operation_id)
+@handles(ops.SetRole)
+def _set_role(session: Session, call: ops.SetRole, who: Who) -> Reply:
+    session.access.set_role(call.name, call.grants)
+    return views.role(call.name, call.grants), 0
 
 
-@handles(ops.FindOperation)
-def _find_operation(session: Session, operation: ops.FindOperation, client: str) -> Reply:
-    return task_operations.operation(session.shard, operation.operation_id)
+handles(ops.ListRoles)(lambda session, call, who: (views.roles(session.access), 0))
+handles(ops.DeleteRole)(lambda session, call, who: _done(session.access.delete_role, call.name))
 
 
-@handles(ops.ListOperations)
-def _list_operations(session: Session, operation: ops.ListOperations, client: str) -> Reply:
-    return task_operations.operations(session.shard)
+@handles(ops.SetNamespace)
+def _set_namespace(session: Session, call: ops.SetNamespace, who: Who) -> Reply:
+    session.access.set_namespace(call.name, call.quotas)
+    return views.namespace(session.access, call.name, session.usage()), 0
 
 
-@handles(ops.StopOperation)
-def _stop_operation(session: Session, operation: ops.StopOperation, client: str) -> Reply:
-    return task_operations.stop_operation(session.shard, operation.operation_id)
-
-
-@handles(ops.HeartbeatWorker, of_owner=True)
-def _heartbeat_worker(session: Session, operation: ops.HeartbeatWorker, client: str, owner: str) -> Reply:
-    return session.tasks.heartbeat(operation.info, owner), 0
-
-
-@handles(ops.AwaitNews, of_owner=True)
-def _await_news(session: Session, operation: ops.AwaitNews, client: str, owner: str) -> Reply:
-    return session.tasks.await_news(owned(owner, operation.worker_id), operation.wait_seconds), 0
-
-
-@handles(ops.ForgetWorker, of_owner=True)
-def _forget_worker(session: Session, operation: ops.ForgetWorker, client: str, owner: str) -> Reply:
-    return None, session.tasks.forget(owned(owner, operation.worker_id))
-
-
-@handles(ops.Workers)
-def _workers(session: Session, operation: ops.Workers, client: str) -> Reply:
-    return session.tasks.workers(), 0
-
-
-@handles(ops.SetSchedule)
-def _set_schedule(session: Session, operation: ops.SetSchedule, client: str) -> Reply:
-    return schedules.set_schedule(session.shard, operation.schedule)
-
-
-@handles(ops.DeleteSchedule)
-def _delete_schedule(session: Session, operation: ops.DeleteSchedule, client: str) -> Reply:
-    return None, schedules.delete_schedule(session.shard, operation.name)
-
-
-@handles(ops.Schedules)
-def _schedules(session: Session, operation: ops.Schedules, client: str) -> Reply:
-    return schedules.schedules(session.shard)
+handles(ops.ListNamespaces)(lambda session, call, who: (views.namespaces(session.access, session.usage()), 0))
+handles(ops.DeleteNamespace)(lambda session, call, who: _done(session.access.delete_namespace, call.name))
+handles(ops.Me)(lambda session, call, who: (views.principal(LOCAL), 0))  # a broker knows who asks, and replies itself
 
 
 MISSING: Final = ops.TABLE.values() - HANDLERS.keys()

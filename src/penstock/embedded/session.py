@@ -23,8 +23,7 @@ from penstock.delivery import admin, namespaces
 from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
-from penstock.embedded.handler_table import OF_OWNER
-from penstock.embedded.handlers import HANDLERS
+from penstock.embedded.handlers import HANDLERS, Who
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -102,16 +101,16 @@ class Session:
             sizes: dict[str, Any] = {"durability": durability, "journal_file_bytes": journal_file_bytes}
             self.shard, self.keeper = open_on_disk(self._disk, clock, rng, open_keys=self._open_keys, **sizes)
             self.keeper.file_us_max = file_us_max
-        self.access = AccessStore(self._disk, clock)
-        self.files = StoredFiles(self.shard, self._disk)
+        self.access: AccessStore = AccessStore(self._disk, clock)
+        self.files: StoredFiles = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
-        self.audit = AuditLog(self.shard, self._disk, is_on=audit)
+        self.audit: AuditLog = AuditLog(self.shard, self._disk, is_on=audit)
         self.access.before_change = self.audit.record_change
         self._keep_quotas()
         self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
-        self.tasks = TaskService(self.shard, self._disk, task_retention_seconds, background=background)
+        self.tasks: TaskService = TaskService(self.shard, self._disk, task_retention_seconds, background=background)
         self.timekeeper.roles.append(self.tasks.tick)
         self._instruct_keeper()
         if self.shard.store is not None:
@@ -292,12 +291,10 @@ class Session:
 
         Names of producers, sinks, members and workers are those of the principal `owner`, "" for the broker's own.
         """
-        handler = HANDLERS[type(operation)]
-        arguments = (client, owner) if type(operation) in OF_OWNER else (client,)
+        handler, who = HANDLERS[type(operation)], Who(client, owner)
         if self.audit.is_on and is_recorded(operation):
-            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, *arguments))
-        reply: tuple[R, Ticket] = handler(self, operation, *arguments)
-        return reply
+            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, who))
+        return handler(self, operation, who)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now."""
