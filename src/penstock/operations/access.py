@@ -1,9 +1,12 @@
-"""Operations on who may do what: keys, users, roles, namespaces. Whoever may execute them may become an owner."""
+"""Operations on who may do what (keys, users, roles, namespaces), on data keys, and on the audit log.
+
+Whoever may change keys, users or roles may become an owner.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -12,7 +15,10 @@ from penstock import limits
 from penstock.errors import InvalidField, shown
 from penstock.model import check_name, check_seconds, suggestion
 from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, Quotas, RoleView, UserView
+from penstock.model_audit import AuditRecord, AuditVerification
 from penstock.operations.base import Action, Check, Operation, Repeat, operation
+from penstock.operations.types import IN_QUEUE, Instant, Limit, QueueName
+from penstock.replies import DataKeyView, QueueKeys
 
 KEEP_SECONDS_DEFAULT: Final = 86_400.0
 QUOTA_NAMES: Final = Quotas.__struct_fields__
@@ -237,3 +243,115 @@ class Me(Operation[PrincipalView], frozen=True):
 
     def queues(self) -> Iterable[str]:
         return ()
+
+
+# data keys of encrypted queues
+
+IN_ENCRYPTED: Final = (*IN_QUEUE, "invalid_field")
+
+
+@operation(Action.READ)
+class GetDataKeys(Operation[QueueKeys], frozen=True):
+    """The data keys of a queue and of its dead letters, for readers of stored files: whoever may read may decrypt."""
+
+    queue: QueueName
+
+
+@operation(Action.MONITOR, http="GET /encryption", route="list_data_keys", reply="keys")
+class ListDataKeys(Operation[list[DataKeyView]], frozen=True):
+    """The data keys of all encrypted queues, without the keys themselves."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[DataKeyView], may: Callable[[str], bool]) -> list[DataKeyView]:
+        return [key for key in reply if may(key.queue)]
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/encryption/rotate",
+    route="rotate_data_key",
+    reply="key",
+    repeat=Repeat.NEVER,
+    errors=IN_ENCRYPTED,
+)
+class RotateDataKey(Operation[str], frozen=True):
+    """Encrypt with a new data key from now on; its id."""
+
+    queue: QueueName
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/encryption/erase",
+    route="erase_data_keys",
+    reply="erased",
+    repeat=Repeat.NEVER,
+    errors=IN_ENCRYPTED,
+    example={"confirm": "orders"},
+)
+class EraseDataKeys(Operation[int], frozen=True):
+    """Erase the data keys of a queue and of its dead letters: what they encrypted is lost for good; how many.
+
+    `confirm` repeats the name of the queue. With `before`, keys that were followed by another by then.
+    """
+
+    queue: QueueName
+    confirm: str
+    before: Instant | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.confirm != self.queue:
+            raise InvalidField("confirm: repeat the name of the queue whose messages are to be lost")
+
+
+@operation(
+    Action.OPERATE,
+    http="POST /encryption/rewrap",
+    route="rewrap_data_keys",
+    reply="rewrapped",
+    repeat=Repeat.NEVER,
+    errors=("invalid_field", "bad_settings"),
+    example={"master_key": "/etc/penstock/new-master.key"},
+)
+class RewrapDataKeys(Operation[int], frozen=True):
+    """Wrap all data keys with another master key, from a key file on the broker's machine; how many.
+
+    No data is touched. The setting `master_key` must name the new file when the broker starts again.
+    """
+
+    master_key: str = msgspec.field()
+
+
+# the audit log
+
+
+@operation(
+    Action.OPERATE,
+    http="GET /audit",
+    route="list_audit",
+    reply="records",
+    errors=("invalid_field",),
+    example={"who": "ann", "outcome": "failed", "limit": 20},
+)
+class ListAudit(Operation[list[AuditRecord]], frozen=True):
+    """Records of the audit log, newest first.
+
+    `outcome` is `ok`, `failed` for every error, or the code of one; `since` is a time.
+    """
+
+    who: str | None = None
+    what: str | None = None
+    outcome: str | None = None
+    since: Instant | None = None
+    limit: Limit = 100
+
+
+@operation(Action.OPERATE, http="GET /audit/verify", route="get_audit_verification")
+class VerifyAudit(Operation[AuditVerification], frozen=True):
+    """Check the chain of the whole audit log.
+
+    A record that was changed, removed or moved is named among the `problems`.
+    """

@@ -9,6 +9,7 @@ from penstock import limits
 from penstock.model import DEFAULT_GROUP, PartitionLag
 from penstock.operations.base import Action, Operation, Repeat, operation
 from penstock.operations.types import (
+    IN_QUEUE,
     Flag,
     GroupName,
     MemberName,
@@ -19,7 +20,6 @@ from penstock.operations.types import (
 )
 from penstock.replies import Member, Membership
 
-IN_QUEUE: Final = ("queue_not_found",)
 IN_GROUP: Final = ("queue_not_found", "group_not_found")
 MEMBER: Final = (*IN_GROUP, "member_fenced", "invalid_field")
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from penstock.model import Message, Reason
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import Id, Instant, Limit, Offset, Partition, QueueName
+from penstock.operations.types import IN_QUEUE, Id, Instant, Limit, Offset, Partition, QueueName
 
-IN_QUEUE: Final = ("queue_not_found",)
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import msgspec
 
 from penstock.model import Message, MessageId, QueueOptions, QueueStats
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import Flag, GroupName, Letters, Limit, Options, QueueName, Rate
+from penstock.operations.types import IN_PUSH, IN_QUEUE, Flag, GroupName, Letters, Limit, Options, QueueName, Rate
 from penstock.replies import LeaseView
 from penstock.requests import LetterFilter
-
-IN_QUEUE: Final = ("queue_not_found",)
-PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 
 
 @operation(
@@ -196,7 +192,7 @@ class Redrive(Operation[int], frozen=True):
     Action.MANAGE,
     http="POST /queues/{queue}/dlq/replace",
     repeat=Repeat.NEVER,
-    errors=(*IN_QUEUE, *PUSH, "message_not_found"),
+    errors=(*IN_QUEUE, *IN_PUSH, "message_not_found"),
     route="replace_dead_letters",
     example={"ids": ["orders.dlq/0/3"], "messages": [{"payload": {"order": 1}}]},
 )

@@ -25,10 +25,9 @@ from penstock.model_tasks import (
     WorkerView,
 )
 from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
-from penstock.operations.types import OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
+from penstock.operations.types import IN_PUSH, OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
 
 ONE_TASK: Final = ("task_not_found", "invalid_field")
-PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 SETTLE: Final = ("bad_receipt", "lease_lost", "invalid_field")
 WORKER: Final = ("invalid_field", "invalid_name")
 RECEIPT: Final = "orders:0:7:1:6f2a90c44d1be803"
@@ -49,7 +48,7 @@ Schedule = Annotated[ScheduleSpec, Check(lambda value, field: validation.schedul
     http="POST /tasks",
     reply="tasks",
     status=201,
-    errors=(*PUSH, "invalid_name", "task_conflict"),
+    errors=(*IN_PUSH, "invalid_name", "task_conflict"),
     example={"task_type": "send_email", "queue": "mail", "args": ["a@b.c"], "priority": "high"},
 )
 class SubmitTasks(Operation[list[Submitted]], frozen=True):

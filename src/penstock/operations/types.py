@@ -1,15 +1,18 @@
-"""Types of operations' fields: each carries its validation."""
+"""Types of operations' fields, each with its validation; and codes of errors that many operations share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from penstock import validation
 from penstock.model import MessageId, check_name
 from penstock.operations.base import Check
 from penstock.requests import LetterFilter, check_session_seconds
+
+IN_QUEUE: Final = ("queue_not_found",)
+IN_PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 
 QueueName = Annotated[str, Check(check_name)]
 GroupName = Annotated[str, Check(check_name)]
