@@ -50,7 +50,8 @@
         ├── Damaged                 damaged
         └── OutcomeUnknown          outcome_unknown
 
-Each class has a `code` that stays the same over every protocol, and a `hint` that says what to do next.
+Each class has a `code` that stays the same over every protocol, and a `hint` that says what to do next. The code is the
+name of the class in lower case, as above; groups have one of their own.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ class PenstockError(Exception):
     hint_default: ClassVar[str] = ""
     repeats_values: ClassVar[bool] = False  # those of the request, which may be of any length
 
+    def __init_subclass__(cls) -> None:
+        if "code" not in cls.__dict__:
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         if self.repeats_values and len(message) > MESSAGE_LENGTH:
             message = _cut(message)
@@ -116,55 +121,46 @@ class InputError(PenstockError):
 class InvalidName(InputError):
     """A queue, group, partition or consumer name that could not be stored."""
 
-    code = "invalid_name"
     hint_default = "a name is 1 to 128 letters, digits, '.', '_' or '-', and starts with a letter or digit"
 
 
 class InvalidField(InputError):
     """A field has a value of the wrong type or outside its range."""
 
-    code = "invalid_field"
     hint_default = "the message names the field and what it takes; nothing was changed"
 
 
 class UnknownOption(InputError):
     """An option that does not exist; the hint names the closest one that does."""
 
-    code = "unknown_option"
-
 
 class TooLarge(InputError):
     """A payload, key, header set or batch is over its limit."""
 
-    code = "too_large"
     hint_default = "split it up, or store it elsewhere and push its address"
 
 
 class BadBatch(InputError):
     """Bytes that claim to be a batch and are not a sound one."""
 
-    code = "bad_batch"
     hint_default = "build batches with penstock.Batch; the layout is in docs/formats/batch.md"
 
 
 class BadReceipt(InputError):
     """A receipt that was never issued by this system."""
 
-    code = "bad_receipt"
     hint_default = "pass the receipt of a delivery unchanged: queue:partition:offset:attempt:nonce"
 
 
 class BadRequest(InputError):
     """Bytes that are no request of the protocol they came by."""
 
-    code = "bad_request"
     hint_default = "check the protocol's page in docs/: the request was not understood and nothing was changed"
 
 
 class BadSettings(InputError):
     """Settings that a broker cannot start with; every line of the message is one problem."""
 
-    code = "bad_settings"
     repeats_values = False  # they are those of whoever starts the broker
     hint_default = "docs/configuration.md lists every setting"
 
@@ -179,63 +175,54 @@ class StateError(PenstockError):
 class QueueNotFound(StateError):
     """No queue has this name."""
 
-    code = "queue_not_found"
     hint_default = "push to it or create it first; check the spelling"
 
 
 class QueueExists(StateError):
     """The queue is there already, with other options."""
 
-    code = "queue_exists"
     hint_default = "update it to change its options, or say exist_ok if the same options will do"
 
 
 class GroupNotFound(StateError):
     """The queue has no group of this name."""
 
-    code = "group_not_found"
     hint_default = "create_group makes it, and so does start= in lease, consume or subscribe"
 
 
 class GroupExists(StateError):
     """The group is there already."""
 
-    code = "group_exists"
     hint_default = "seek moves an existing group"
 
 
 class MessageNotFound(StateError):
     """No message has this id, or it is no longer kept."""
 
-    code = "message_not_found"
     hint_default = "check the id; raise the queue's retention if it is needed for longer"
 
 
 class HistoryLost(StateError):
     """A reader of the history wants messages that retention has removed."""
 
-    code = "history_lost"
     hint_default = "start from what is kept, or let the reader skip what is gone (failOnDataLoss=false)"
 
 
 class LeaseLost(StateError):
     """The lease behind this receipt expired, was settled already, or passed to another consumer."""
 
-    code = "lease_lost"
     hint_default = "the message is settled or will be delivered again; do not settle it twice"
 
 
 class QueueFull(StateError):
     """The queue holds `max_length` unsettled messages and refuses new ones, or its namespace is at a quota."""
 
-    code = "queue_full"
     hint_default = "wait for consumers, raise max_length, or set overflow='drop_oldest'"
 
 
 class RateLimited(StateError):
     """A token bucket is empty; `retry_after_seconds` says when it will have enough."""
 
-    code = "rate_limited"
     hint_default = "wait as long as retry_after_seconds says, or raise the limit"
 
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0, hint: str | None = None) -> None:
@@ -246,63 +233,54 @@ class RateLimited(StateError):
 class ProducerFenced(StateError):
     """Another producer of the same name has begun since: this one is a leftover and must stop."""
 
-    code = "producer_fenced"
-    hint_default = "only the latest producer of a name may push; start anew to take over"
+    hint_default = "only the latest producer of a name may push; start again to take over"
 
 
 class MemberFenced(StateError):
     """A member of a group that the group has gone on without, or a generation that is over."""
 
-    code = "member_fenced"
     hint_default = "join the group again"
 
 
 class SinkConflict(StateError):
     """A sink counts its batches for another queue, or another query has counted them before."""
 
-    code = "sink_conflict"
-    hint_default = "give it a sinkId of its own, or set resetSink=true to begin anew"
+    hint_default = "give it a sinkId of its own, or set resetSink=true to start over"
 
 
 class TaskNotFound(StateError):
     """No task has this id, or it is no longer kept."""
 
-    code = "task_not_found"
     hint_default = "check the id; final tasks are kept for 7 days unless the broker's settings say otherwise"
 
 
 class TaskConflict(StateError):
     """The state of the task does not allow this."""
 
-    code = "task_conflict"
     hint_default = "look at its state first"
 
 
 class ScheduleNotFound(StateError):
     """No schedule has this name."""
 
-    code = "schedule_not_found"
     hint_default = "list them with 'penstock schedules'"
 
 
 class OperationNotFound(StateError):
     """No operation has this id, or it was over long ago."""
 
-    code = "operation_not_found"
     hint_default = "list them with 'penstock operations'"
 
 
 class AccessNotFound(StateError):
     """No key, user, role or namespace has this name."""
 
-    code = "access_not_found"
     hint_default = "list them with 'penstock key list', 'user list', 'role list' or 'namespace list'"
 
 
 class Closed(StateError):
     """The handle was closed."""
 
-    code = "closed"
     hint_default = "open it again with penstock.open()"
 
 
@@ -315,14 +293,12 @@ class AccessError(PenstockError):
 class NotAuthenticated(AccessError):
     """The broker requires a token, and it is missing or not valid."""
 
-    code = "not_authenticated"
     hint_default = "pass a valid token"
 
 
 class NotAuthorised(AccessError):
     """Who asks is known, and may not do this."""
 
-    code = "not_authorised"
     hint_default = "ask the broker's operator for the right to do this"
 
 
@@ -335,34 +311,28 @@ class TaskError(PenstockError):
 class TaskDied(TaskError):
     """The task failed for good; the message ends with the traceback of its last run."""
 
-    code = "task_died"
-    hint_default = "mend the cause, then retry it"
+    hint_default = "fix the cause, then retry it"
 
 
 class ResultLost(TaskError):
     """The task is completed, and its result could not be stored: it is not JSON, or too large."""
 
-    code = "result_lost"
     hint_default = "its work is done; return what JSON can hold"
 
 
 class TaskCancelled(TaskError):
     """The task was cancelled before it had a result."""
 
-    code = "task_cancelled"
-
 
 class TaskUnfinished(TaskError, TimeoutError):
     """The result was waited for, and the time is over."""
 
-    code = "task_unfinished"
     hint_default = "wait for longer; the task goes on"
 
 
 class SparkMissing(PenstockError):
     """PySpark, or the Java that it runs on, is not there."""
 
-    code = "spark_missing"
     hint_default = "pip install 'penstock[spark]'; apt install openjdk-17-jre-headless"
 
 
@@ -375,21 +345,18 @@ class ServerError(PenstockError):
 class Unavailable(ServerError):
     """No broker answers, or the connection was lost. What was under way may or may not have happened."""
 
-    code = "unavailable"
     hint_default = "check that the broker runs and the address is right, then try again"
 
 
 class TlsFailed(ServerError):
     """The broker or the client could not prove itself, or one of them does not speak TLS; nothing was sent."""
 
-    code = "tls_failed"
     hint_default = "docs/security.md has a section about TLS"
 
 
 class Internal(ServerError):
     """A fault of the broker's own; its log has the details."""
 
-    code = "internal"
     hint_default = "look into the broker's log; please report this"
 
 
@@ -402,40 +369,34 @@ class StorageError(PenstockError):
 class NotADataDirectory(StorageError):
     """The path is a file, or a directory that holds something else."""
 
-    code = "not_a_data_directory"
     hint_default = "name a new or empty directory, or one that Penstock made"
 
 
 class DirectoryInUse(StorageError):
     """Another process holds the data directory."""
 
-    code = "directory_in_use"
     hint_default = "one process at a time may hold a data directory; stop that one or connect to it"
 
 
 class DiskReadOnly(StorageError):
     """The data directory cannot be written."""
 
-    code = "disk_read_only"
     hint_default = "make the directory writable for this user"
 
 
 class DiskFull(StorageError):
     """Free space is under the guard; pushes are refused, settles still work."""
 
-    code = "disk_full"
     hint_default = "free some space or lower retention; consumers may go on"
 
 
 class Damaged(StorageError):
     """Bytes that were durable once no longer match their checksum."""
 
-    code = "damaged"
     hint_default = "run 'penstock doctor' to see what is affected, then 'penstock doctor --repair'"
 
 
 class OutcomeUnknown(StorageError):
     """A write or sync failed midway: the operation may or may not have happened."""
 
-    code = "outcome_unknown"
     hint_default = "look before you retry; the shard must be opened again"
