@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client._sync.delivery import Leased
-from penstock.client.batch_size import BatchSize
+from penstock.client.values import BatchSize
 from penstock.clock import ManualClock
 from penstock.embedded.asynchronous import AsyncSession
 from penstock.embedded.blocking import BlockingSession

@@ -11,8 +11,7 @@ from penstock.client import generate
 from penstock.client._async import consumer as async_consumer
 from penstock.client._async import delivery as async_delivery
 from penstock.client._async import queue as async_queue
-from penstock.client._async import transaction as async_transaction
-from penstock.client._sync import consumer, delivery, queue, transaction
+from penstock.client._sync import consumer, delivery, queue
 from penstock.client.handles import AsyncPenstock, Penstock
 
 PAIRS = {
@@ -21,7 +20,7 @@ PAIRS = {
     "DeadLetters": (queue.DeadLetters, async_queue.DeadLetters),
     "Delivery": (delivery.Delivery, async_delivery.Delivery),
     "Leased": (delivery.Leased, async_delivery.Leased),
-    "Transaction": (transaction.Transaction, async_transaction.Transaction),
+    "Transaction": (queue.Transaction, async_queue.Transaction),
     "Subscription": (consumer.Subscription, async_consumer.Subscription),
 }
 

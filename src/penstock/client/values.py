@@ -1,19 +1,23 @@
-"""What the faces hand out, without I/O: deliveries of a lease, made when they are read, and the result of a push."""
+"""What both faces of the client share, without I/O: deliveries, transactions, sizes of leases, edits of dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
+from penstock import limits, validation
 from penstock.batch import Batch
+from penstock.clock import Clock
+from penstock.errors import Closed, InvalidField
 from penstock.limits import priority_default
-from penstock.model import ContentType, MessageId, Outcome, Receipt, to_datetime
+from penstock.model import ContentType, Message, MessageId, Outcome, Receipt, check_name, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import Settling
+from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation, Settling
 
 _receipt_of: Final[Callable[[tuple[str, str, int, int, int]], Receipt]] = partial(tuple.__new__, Receipt)  # hot
 ACK: Final = Settling(Outcome.ACKED)
@@ -213,3 +217,114 @@ class BaseLeased(Sequence[D], Generic[D]):
 
     def __repr__(self) -> str:
         return f"<Leased {len(self)} of {self.queue!r} for group {self.group!r}>"
+
+
+BATCH_MAX: Final = 64
+WORKED_OFF_US: Final = 1_000_000
+
+
+class BatchSize:
+    """How many messages a consumer takes at a time: `batch`, or as many as suit it when that is None.
+
+    It begins with one and takes twice as many while a lease is worked off within a second: then the way to the broker
+    counts, not the work. A lease that takes longer brings it back to one, so that slow work is shared among consumers.
+    Where order, limits or a single attempt make every message count by itself, it is always one: the reply of a lease
+    says so.
+    """
+
+    def __init__(self, batch: int | None, clock: Clock) -> None:
+        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+            raise InvalidField(f"batch: {batch!r} is outside 1 to {limits.lease_messages_max}")
+        self._adapts = batch is None
+        self._clock = clock
+        self._since = 0
+        self.size = 1 if batch is None else batch
+
+    def begin(self) -> None:
+        """A lease is about to be worked off."""
+        if self._adapts:
+            self._since = self._clock.monotonic()
+
+    def end(self, leased: BaseLeased) -> None:  # type: ignore[type-arg]
+        """It is."""
+        if self._adapts:
+            is_quick = self._clock.monotonic() - self._since <= WORKED_OFF_US
+            self.size = min(self.size * 2, leased.batch_max or BATCH_MAX) if is_quick else 1
+
+
+PAGE: Final = 1_000
+Edit = Callable[[Message], Message]
+Chunk = tuple[list[MessageId], Batch]
+
+
+def next_page(filter: LetterFilter, letters: list[Message]) -> LetterFilter | None:
+    """What to list next, after `letters`; None at the limit. A reply holds what fits: only an empty one is last."""
+    left = filter.limit - len(letters)
+    if left <= 0:
+        return None
+    start = letters[-1].id.offset + 1 if letters and letters[-1].id is not None else filter.from_offset
+    return msgspec.structs.replace(filter, limit=min(PAGE, left), from_offset=start)
+
+
+def edited(letters: list[Message], edit: Edit, per_second: float | None) -> list[Chunk]:
+    """The messages that take the place of dead letters, in chunks of one frame each.
+
+    All of them are edited before any is replaced, so an edit that fails changes nothing.
+    """
+    gap_seconds = 0.0 if per_second is None else 1 / per_second
+    changed = [
+        replace(edit(letter), id=None, partition=None, dedup_key=None, delay=index * gap_seconds)
+        for index, letter in enumerate(letters)
+    ]
+    ids = [letter.id for letter in letters if letter.id is not None]
+    return [(ids[first:end], Batch.build(changed[first:end])) for first, end in _chunks(changed)]
+
+
+def _chunks(messages: list[Message]) -> Iterator[tuple[int, int]]:
+    """Ranges of messages that fit into a batch with room to spare."""
+    first, size = 0, 0
+    for index, message in enumerate(messages):
+        size += len(message.payload) if isinstance(message.payload, bytes | str) else 0
+        if index > first and (index - first >= PAGE or size > limits.batch_bytes_max // 2):
+            yield first, index
+            first, size = index, 0
+    if messages:
+        yield first, len(messages)
+
+
+class BaseTransaction:
+    """Operations that are gathered, then done in one frame when they are committed.
+
+    An error in the block means that nothing happens at all.
+    """
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._over = False
+        self.ids: list[list[MessageId]] = []  # of each push, once committed
+
+    def push(self, queue: str, payload: Any, **options: Any) -> None:
+        """One message; options as in `Queue.push`."""
+        self.push_many(queue, [Message(payload=payload, **options)])
+
+    def push_many(self, queue: str, items: Any) -> None:
+        """Several messages for one queue."""
+        batch = Batch.build(items)
+        self._add(PushOperation(check_name(queue), batch, batch.partitions))
+
+    def ack(self, delivery: BaseDelivery) -> None:
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.ACKED)))
+
+    def nack(self, delivery: BaseDelivery, delay: float | None = None, error: str = "") -> None:
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RETRIED, delay, error)))
+
+    def reject(self, delivery: BaseDelivery, reason: str = "") -> None:
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.REJECTED, error=reason)))
+
+    def release(self, delivery: BaseDelivery) -> None:
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RELEASED)))
+
+    def _add(self, operation: Operation) -> None:
+        if self._over:
+            raise Closed("this transaction is over", hint="begin a new one with transaction()")
+        self._operations.append(operation)

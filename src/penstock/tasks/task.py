@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from penstock import limits
-from penstock.client.transaction import BaseTransaction
+from penstock.client.values import BaseTransaction
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import InvalidField, TooLarge
 from penstock.model_tasks import Takes, TaskSubmission

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import limits
 from penstock import operations as ops
 from penstock.client._async.delivery import Delivery, Leased
-from penstock.client.batch_size import BatchSize
 from penstock.client.member import MemberState, drawn
 from penstock.client.session import AsyncPipeline, AsyncSession
 from penstock.client.task_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
-from penstock.client.values import ACK, LEFT, RELEASE
+from penstock.client.values import ACK, LEFT, RELEASE, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
 from penstock.model import Position
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client._async.access import Access
-from penstock.client._async.audit import Audit
+from penstock.client._async.access import Access, Audit
 from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._async.delivery import Delivery, Leased
-from penstock.client._async.transaction import Transaction
 from penstock.client.member import MemberState
-from penstock.client.redrive import Edit, edited, next_page
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import Event
-from penstock.client.values import PushResult
+from penstock.client.values import BaseTransaction, Edit, PushResult, edited, next_page
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -39,6 +37,25 @@ from penstock.model import (
 from penstock.replies import LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
+
+
+class Transaction(BaseTransaction):
+    """Settles and pushes over any queues: all of it happens, or nothing."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__()
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        if error is None and self._operations:
+            self.ids = await self._session.transact(self._operations)
+
 
 _NO_OPTIONS = (None, None, None, False, None)
 

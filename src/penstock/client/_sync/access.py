@@ -1,13 +1,15 @@
 # Generated from penstock/client/_async/access.py by `make generate`. Do not edit.
-"""Who may do what in an open system: keys, users, roles and namespaces."""
+"""Who may do what in an open system (keys, users, roles and namespaces), and who did what: the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from penstock import operations as ops
 from penstock.client.session import Session
 from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, RoleView, UserView
+from penstock.model_audit import AuditRecord, AuditVerification
 from penstock.operations.access import KEEP_SECONDS_DEFAULT, quotas_of
 
 
@@ -101,3 +103,26 @@ class Access:
     def delete_namespace(self, name: str) -> None:
         """Delete a namespace that nobody belongs to; its queues stay."""
         self._session.execute(ops.DeleteNamespace(name))
+
+
+class Audit:
+    """Who did what: records of the queue `penstock.audit`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(
+        self,
+        *,
+        who: str | None = None,
+        what: str | None = None,
+        outcome: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[AuditRecord]:
+        """Records, newest first. `outcome` is `ok`, `failed` for every error, or the code of one."""
+        return self._session.execute(ops.ListAudit(who, what, outcome, since, limit))
+
+    def verify(self) -> AuditVerification:
+        """Check the whole chain: what was changed, removed or moved is named in `problems`."""
+        return self._session.execute(ops.VerifyAudit())

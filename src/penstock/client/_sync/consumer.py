@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import limits
 from penstock import operations as ops
 from penstock.client._sync.delivery import Delivery, Leased
-from penstock.client.batch_size import BatchSize
 from penstock.client.member import MemberState, drawn
 from penstock.client.session import Pipeline, Session
 from penstock.client.thread_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
-from penstock.client.values import ACK, LEFT, RELEASE
+from penstock.client.values import ACK, LEFT, RELEASE, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
 from penstock.model import Position
 
