@@ -322,6 +322,25 @@ def test_a_secret_that_is_compared_by_its_name_is_found(tmp_path):
     assert list(compared_secrets(path)) == [1, 2, 3, 4]
 
 
+def loggers(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Loggers of a module: the variable and its annotation, the name of the logger, and the line."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "logging.getLogger":
+            yield ast.unparse(node).partition(" =")[0], ast.unparse(value.args[0]), node.lineno
+
+
+def test_loggers_are_named_alike():
+    wrong = [
+        place(path, line)
+        for path in SOURCES
+        for variable, name, line in loggers(path)
+        if not variable.endswith("logger: Final") or not name.startswith("'penstock.")
+    ]
+
+    assert not wrong, f'write logger: Final = logging.getLogger("penstock.<area>"): {wrong}'
+
+
 def test_no_test_sleeps():
     wrong = []
     for path in TESTS:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.address_budget import AddressBudget
+from penstock.broker.seats import AddressBudget
 from penstock.embedded.session import Session
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Splitter, Type, frame
 from penstock.wire.requests import Hello, encode

@@ -7,7 +7,7 @@ import pytest
 import penstock
 import penstock.spark
 from penstock import operations as ops
-from penstock.spark.views import query
+from penstock.spark.tables import query
 from tests.behaviour.task_steps import Office
 from tests.support.operations import run_operation
 

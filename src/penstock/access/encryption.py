@@ -46,7 +46,7 @@ PLUGIN: Final = "python:"
 ENVIRONMENT: Final = ("PENSTOCK_MASTER_KEY", "PENSTOCK_KMS_COMMAND")
 
 _ABOUT: Final = b"penstock data key\x01"
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.encryption")
 
 
 class MasterKey:
@@ -311,7 +311,7 @@ class KeyRing:
         try:
             return self._add(queue)
         except PenstockError as error:  # pushes go on with the old key rather than stop
-            _log.warning("the data key of a queue is due for rotation, and there is no new one: %s", error)
+            logger.warning("the data key of a queue is due for rotation, and there is no new one: %s", error)
             return known[0]
 
     def _add(self, queue: int, name: str = "") -> DataKey:

@@ -23,7 +23,6 @@ from penstock.access.authenticator import Authenticator
 from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
-from penstock.broker.address_budget import AddressBudget
 from penstock.broker.audit import Audit
 from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
@@ -32,7 +31,7 @@ from penstock.broker.leases import Pending, Stream, StreamRequest
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
 from penstock.broker.reply_size import fitting
-from penstock.broker.seats import Seats
+from penstock.broker.seats import AddressBudget, Seats
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.delivery.producers import check_producer, stored_id

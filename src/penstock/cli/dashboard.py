@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from penstock.access import discovery
@@ -14,7 +16,28 @@ from penstock.cli import output
 from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson
 from penstock.cli.target import CLIENT, Broker
-from penstock.remote.settings import Address, addresses
+from penstock.remote.settings import Address, addresses, settings
+
+_LINKS_PATH: Final = "/api/v1/sessions/links"
+
+
+class _Link(msgspec.Struct):
+    path: str
+
+
+def new_link(url: str, client: str, token: Callable[[], str] | None = None) -> str:
+    """A link that signs in, once and within 10 minutes, as whoever this client is. `url` is that of HTTP."""
+    from penstock.remote.connection import Connection, Shared
+
+    shared = Shared(settings(url, client=client, token=token))
+    connection = Connection(shared)
+    try:
+        connection.open(shared.micros(shared.settings.connect_seconds))
+        link = msgspec.json.decode(connection.post(_LINKS_PATH, b"{}"), type=_Link)
+    finally:
+        connection.close()
+    return f"{shared.settings.addresses[shared.place]}{link.path}"
+
 
 HTTP_PORT: Final = 7711
 _SCHEMES: Final = {"penstock": "http", "penstocks": "https"}
@@ -31,8 +54,6 @@ def dashboard(
 
     It is made over HTTP: of a TCP URL the host counts, with port 7711.
     """
-    from penstock.remote.links import new_link
-
     link = new_link(str(_http_address(broker)), CLIENT, broker.token())
     if as_json:
         output.write_json({"url": link})

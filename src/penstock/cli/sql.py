@@ -274,7 +274,7 @@ def sql(
         raise CommandError("--format parquet needs a file", hint="say --out result.parquet")
     where, settings = broker.readable_address(), parsed_conf(conf)
     if query is not None:
-        from penstock.spark.views import check_reading
+        from penstock.spark.tables import check_reading
 
         check_reading(query)
     with (
@@ -283,7 +283,7 @@ def sql(
     ):
 
         def answer(text: str) -> None:
-            from penstock.spark.views import query as asked
+            from penstock.spark.tables import query as asked
 
             bar.step("reading")
             found = asked(spark, where, text, since=since, until=until)

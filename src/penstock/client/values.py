@@ -1,4 +1,4 @@
-"""What both faces of the client share, without I/O: deliveries, transactions, sizes of leases, edits of dead letters."""
+"""What both faces of the client share, without I/O: deliveries, transactions, lease sizes, edits of dead letters."""
 
 from __future__ import annotations
 

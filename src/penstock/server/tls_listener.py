@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
-from penstock.broker.address_budget import AddressBudget
+from penstock.broker.seats import AddressBudget
 
 logger: Final = logging.getLogger("penstock.tls")
 ACCEPTS_MAX: Final = 64  # in one turn of the event loop

@@ -54,7 +54,7 @@ from penstock.shard.shard import Shard
 from penstock.storage.disk import Disk
 
 R = TypeVar("R")
-logger: Final = logging.getLogger("penstock")
+logger: Final = logging.getLogger("penstock.shard")
 
 OPTIONS: Final = QueueOptions(
     retention_seconds=limits.audit_retention_seconds,

@@ -42,7 +42,7 @@ from penstock.shard.waiters import Waiters
 from penstock.storage.sealed_frames import FrameSeals
 from penstock.storage.segments import Prefetcher, SegmentStore
 
-logger: Final = logging.getLogger("penstock")
+logger: Final = logging.getLogger("penstock.shard")
 T = TypeVar("T")
 Ticket = int
 FREED_MAX: Final = 1_000  # tasks that are freed in one frame

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger: Final = logging.getLogger("penstock")
+logger: Final = logging.getLogger("penstock.shard")
 
 HOUSEKEEPING_SECONDS: Final = 10.0
 RETRY_SECONDS_MIN: Final = 0.1

@@ -68,7 +68,7 @@ def _typed(array: Any, kind: pa.DataType) -> Any:
 
 LOT_BYTES_MIN: Final = 8 * 2**20  # less is not worth a task of its own
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.spark")
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -163,7 +163,7 @@ def read_planned(
                 yield batch
         for lost in history.lost:
             what = f"offsets {lost.first} to {lost.end - 1} of {lost.queue}/{lost.partition}"
-            _log.warning("%s were removed by retention before they were read, and are skipped", what)
+            logger.warning("%s were removed by retention before they were read, and are skipped", what)
 
 
 def lots(slices: Sequence[Slice], bytes_max: int) -> list[list[Slice]]:

@@ -167,7 +167,7 @@ LEASE_COUNT_MAX: Final = 10_000  # in one answer: what does not fit into it is h
 EXTENSIONS: Final = 3  # of a lease while it lasts
 _ACK: Final = Settling(Outcome.ACKED)
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.spark")
 
 
 class Keeper:
@@ -201,9 +201,9 @@ class Keeper:
                 self._extend(nonce, self._seconds)
             except LeaseLost:
                 self.release(nonce)
-                _log.warning("a lease ran out before its batch was done: its messages may be delivered to others too")
+                logger.warning("a lease ran out before its batch was done: its messages may be delivered to others too")
             except PenstockError as error:
-                _log.warning("a lease could not be extended for now: %s", error)
+                logger.warning("a lease could not be extended for now: %s", error)
         return len(self._held)
 
     def stop(self) -> None:
@@ -369,7 +369,7 @@ class ConsumingReader(StreamReader):
             try:
                 self.session.settle_lease(lease.nonce, _ACK)
             except LeaseLost:
-                _log.warning("%s messages of %s were done too late: they are delivered again", lease.count, lease.queue)
+                logger.warning("%s messages of %s were done too late and are delivered again", lease.count, lease.queue)
         if leases:
             self._acked = {lease.nonce for lease in leases}
 
@@ -391,4 +391,4 @@ class ConsumingReader(StreamReader):
         if self.options.fail_on_data_loss:
             stream_offsets.refuse([Loss(text, None) for text in lost])
         for text in lost:
-            _log.warning("%s; skipped", text)
+            logger.warning("%s; skipped", text)

@@ -74,7 +74,7 @@ _UNREACHED: Final = ("unavailable", "closed", "not_authenticated")  # codes of e
 
 Offsets = Mapping[str, int]  # by partition: the next one to be read
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.spark")
 
 
 class Location:
@@ -184,7 +184,7 @@ class Location:
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            _log.warning("%s", text)
+            logger.warning("%s", text)
 
 
 def move_group(handle: Penstock, queue: str, group: str, offsets: Offsets) -> None:

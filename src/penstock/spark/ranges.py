@@ -17,7 +17,7 @@ from penstock.spark.options import Offsets, SourceOptions
 
 _PATTERN: Final = frozenset("*?[")
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.spark")
 
 
 def chosen(moment: Moment, names: Sequence[str]) -> tuple[QueueView, ...]:
@@ -81,4 +81,4 @@ def _check_kept(moment: Moment, ranges: Sequence[OffsetRange], options: SourceOp
         if options.fail_on_data_loss:
             hint = "start later, or skip them with option('failOnDataLoss', 'false')"
             raise HistoryLost(what, hint=hint)
-        _log.warning("%s, and are skipped", what)
+        logger.warning("%s, and are skipped", what)

@@ -33,7 +33,7 @@ _GROUP: Final = 0o070
 _OTHERS: Final = 0o007
 _FILE: Final = 0o666
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.storage")
 
 
 def mode_of(root: Path) -> int:
@@ -98,7 +98,7 @@ def _narrow_private(directory: Path) -> None:
         has = os.lstat(path).st_mode & 0o777
         if not has & 0o077:
             continue
-        _log.warning("%s: others could read it (mode %04o); it is for the owner alone now", path, has)
+        logger.warning("%s: others could read it (mode %04o); it is for the owner alone now", path, has)
         try:
             os.chmod(path, OWNER if is_directory else OWNER & _FILE)
         except OSError as error:
@@ -126,7 +126,8 @@ def _below(directory: Path) -> Iterator[tuple[str, bool]]:
 
 def _warn(root: Path, has: int, mode: int, why: str) -> None:
     if has & 0o077 & ~mode:
-        _log.warning("%s: other users may read it (mode %04o instead of %04o), and it %s", root, has & 0o777, mode, why)
+        text = "%s: other users may read it (mode %04o instead of %04o), and it %s"
+        logger.warning(text, root, has & 0o777, mode, why)
 
 
 class DirectoryLock:

@@ -333,7 +333,7 @@ TOP_MAX: Final = 4_096  # files, extents and what is gone, from which on the top
 NO_STARTS: Final[Mapping[tuple[int, int], int]] = MappingProxyType({})
 
 _FILE: Final = re.compile(r"\d{20}-\d+\.parquet")
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.storage")
 
 
 class CurrentManifest:
@@ -459,7 +459,7 @@ class CurrentManifest:
             length = self._disk.size(name)
             self._disk.remove(name)
         except (OSError, StorageError) as error:
-            _log.warning("%s is not needed and could not be removed: %s", name, error)
+            logger.warning("%s is not needed and could not be removed: %s", name, error)
             return None
         return length
 

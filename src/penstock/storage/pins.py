@@ -22,7 +22,7 @@ from penstock.storage.disk import Disk
 
 DIRECTORY: Final = "segments/pins"
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.storage")
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def held(disk: Disk, now: int) -> Held:
         if pin is None:
             continue
         if pin.heartbeat_at < now - round(limits.segment_pin_seconds * 1_000_000):
-            _log.warning("pin %s was not renewed in time and is removed", entry)
+            logger.warning("pin %s was not renewed in time and is removed", entry)
             release(disk, entry.removesuffix(".json"))
             continue
         everything = everything or pin.files is None
@@ -91,7 +91,7 @@ def _read(disk: Disk, path: str) -> Pin | None:
     except FileNotFoundError:
         return None  # released just now
     except msgspec.DecodeError as error:
-        _log.warning("pin %s cannot be read and is ignored: %s", path, error)
+        logger.warning("pin %s cannot be read and is ignored: %s", path, error)
         return None
 
 

@@ -67,7 +67,7 @@ Read = TypeVar("Read")
 
 READ_TRIES: Final = 5
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger("penstock.storage")
 
 
 class SegmentStore:
@@ -164,7 +164,7 @@ class SegmentStore:
                 try:
                     yield self._reader.read(file, row_group, SCHEMAS[TASKS].names)
                 except (Damaged, FileNotFoundError) as error:
-                    _log.warning("some changes of tasks cannot be read: %s", error)
+                    logger.warning("some changes of tasks cannot be read: %s", error)
 
     # Changing.
 
@@ -240,7 +240,7 @@ class SegmentStore:
         try:
             written, new = retention.rewrite(self._disk, self._reader, oldest, file, kept, since)
         except Damaged as error:
-            _log.warning("compaction leaves a damaged file as it is: %s", error)
+            logger.warning("compaction leaves a damaged file as it is: %s", error)
             return [], Freed()
         files = {entry.name: entry for entry in written}
         gone = sorted(extent for extent in old if not live(extent))

@@ -27,7 +27,7 @@ HIDDEN: Final = "***"
 # What these say below a warning is ours to say, or nobody's.
 QUIET: Final = ("websockets", "asyncio", "grpc", "httpx", "httpcore")
 
-_access: Final = logging.getLogger("penstock.access")
+access_logger: Final = logging.getLogger("penstock.access")
 
 
 def setup(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
@@ -84,10 +84,10 @@ def request_id() -> str:
 def log_request(method: str, path: str, status: int, seconds: float, slow_seconds: float, **fields: Any) -> None:
     """One finished request: a debug line, or an info line when it was slow. The path is without its query."""
     level = logging.INFO if seconds >= slow_seconds else logging.DEBUG
-    if _access.isEnabledFor(level):
+    if access_logger.isEnabledFor(level):
         event = "slow request" if level == logging.INFO else "request"
         extra = {"method": method, "path": path, "status": status, "ms": round(seconds * 1000, 3), **fields}
-        _access.log(level, event, extra=extra)
+        access_logger.log(level, event, extra=extra)
 
 
 def warn(event: str, **fields: Any) -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
-from penstock.server.http import docs_page, openapi, sign_in_page
+from penstock.server.http import openapi, sign_in_page
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell, WithHeaders
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
@@ -248,7 +248,7 @@ def _openapi(routes: Routes) -> bytes:
 
 @cache
 def _docs(routes: Routes) -> bytes:
-    return docs_page.render(openapi.document(routes))
+    return openapi.page(openapi.document(routes))
 
 
 @cache

@@ -278,7 +278,7 @@ class Exchange:
         if self.queue or (self.method == b"POST" and not self.all_headers):
             seconds = (self.site.broker.clock.monotonic() - self._started) / 1e6
             slow = self.site.settings.slow_request_seconds
-            if (seconds >= slow and self.pending is None) or access.isEnabledFor(logging.DEBUG):
+            if (seconds >= slow and self.pending is None) or access_logger.isEnabledFor(logging.DEBUG):
                 path = self.path.partition(b"?")[0].decode("latin-1")
                 log_request("POST", path, status, seconds, slow, request_id=self.request_id.decode(), queue=self.queue)
 
@@ -288,4 +288,4 @@ def too_large(limit: int) -> PenstockError:
     return TooLarge(f"body: it is over the limit of {limit:,} bytes", hint="send several smaller requests")
 
 
-access: Final = logging.getLogger("penstock.access")
+access_logger: Final = logging.getLogger("penstock.access")

@@ -56,7 +56,7 @@ class Socket(asyncio.Protocol):
         self._site = site
         self._headers = headers
         message_bytes_max = STRANGER_BYTES if principal is NOBODY else site.settings.request_bytes_max
-        self._protocol = ServerProtocol(max_size=message_bytes_max, logger=_quiet)
+        self._protocol = ServerProtocol(max_size=message_bytes_max, logger=wire_logger)
         self._messages: deque[bytes | None] = deque()  # that are whole; None: not text
         self._message = bytearray()  # one that comes in fragments
         self._is_text = True
@@ -281,5 +281,5 @@ class Socket(asyncio.Protocol):
         self._end()
 
 
-_quiet: Final = logging.getLogger("penstock.websocket.wire")
-_quiet.setLevel(logging.CRITICAL)  # it reports every peer that goes without a farewell
+wire_logger: Final = logging.getLogger("penstock.websocket.wire")
+wire_logger.setLevel(logging.CRITICAL)  # it reports every peer that goes without a farewell

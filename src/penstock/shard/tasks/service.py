@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.task_index import TaskIndex
 
 T = TypeVar("T")
-logger: Final = logging.getLogger("penstock")
+logger: Final = logging.getLogger("penstock.shard")
 
 DIRECTORY: Final = "catalogue"  # declared twice: its own module loads SQLite, which is for those who have tasks
 FOLLOW_SECONDS: Final = 1.0

@@ -26,7 +26,7 @@ from penstock.errors import Internal, PenstockError, TaskNotFound
 from penstock.model import MessageId, to_datetime
 from penstock.model_tasks import TaskState, TaskView
 
-logger: Final = logging.getLogger("penstock")
+logger: Final = logging.getLogger("penstock.shard")
 
 OnView = Callable[[TaskView | PenstockError], object]  # called from any thread; it must not block
 
