@@ -15,6 +15,7 @@ headers_bytes_max: Final = 64 * KIB
 dedup_key_bytes_max: Final = 1 * KIB
 trace_bytes_max: Final = 256
 error_bytes_max: Final = 4 * KIB
+retry_error_characters_max: Final = 500  # of the last error of a message that waits; its events have all of it
 priority_max: Final = 255
 priority_default: Final = 128
 attempts_max: Final = 65_535

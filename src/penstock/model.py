@@ -122,6 +122,17 @@ class Receipt(NamedTuple):
             raise BadReceipt(f"{shown(text)} is not a receipt") from None
 
 
+class Retry(NamedTuple):
+    """The next attempt at a message in one group, and how the last one ended."""
+
+    group: str
+    attempt: int  # the number of the delivery that comes next
+    due_at: datetime
+    reason: str  # an outcome: retried, timed_out, interrupted, snoozed, redriven
+    error: str = ""  # of the last attempt that failed; cut to `limits.retry_error_characters_max`
+    failed_at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message to push, or one that was read. The last block is set only on messages that were read."""
@@ -143,6 +154,7 @@ class Message:
     pushed_at: datetime | None = None
     available_at: datetime | None = None
     expires_at: datetime | None = None
+    retry: Retry | None = None  # set in a list of retries: the attempt that it waits for
 
     def json(self) -> Any:
         """The payload, decoded as JSON."""
@@ -461,11 +473,17 @@ class Freed(msgspec.Struct, frozen=True):
 
 
 class Reason(NamedTuple):
-    """Why a message waits, for one group: a short code, and a sentence for people."""
+    """Why a message waits, for one group: a short code, and a sentence for people.
+
+    Of a message that was tried before, also how the last attempt ended, and when the next one is due.
+    """
 
     group: str
     code: str
     text: str
+    outcome: str = ""  # retried, timed_out, interrupted, snoozed or redriven; empty when it was never tried
+    error: str = ""
+    due_at: datetime | None = None
 
 
 class PartitionLag(NamedTuple):

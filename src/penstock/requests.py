@@ -148,3 +148,4 @@ DEAD_FIRST_AT = "penstock-first-delivered-at"
 DEAD_LAST_AT = "penstock-last-delivered-at"
 DEAD_CONSUMER = "penstock-last-consumer"
 DEAD_AT = "penstock-dead-at"
+DEAD_PUSHED_AT = "penstock-pushed-at"  # when the message was pushed that died

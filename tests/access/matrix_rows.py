@@ -154,7 +154,7 @@ def queue_rows() -> list[Row]:
         Row("dead_letters", (READ,), call(ops.DeadLetters(Q)), ("GET", f"{at}/dlq", None), grpc=("Queues.ListDeadLetters", {"queue": Q})),
         Row("search_dead_letters", (READ,), http=("POST", f"{at}/dlq/search", {})),
         Row("redrive", (MANAGE,), call(ops.Redrive(Q)), ("POST", f"{at}/dlq/redrive", {}), grpc=("Queues.Redrive", {"queue": Q})),
-        Row("replace_letters", (MANAGE, PUSH), call(ops.ReplaceLetters(Q, [dead], BATCH)), ("POST", f"{at}/dlq/replace", letters)),
+        Row("replace_letters", (MANAGE, PUSH), call(ops.ReplaceLetters(Q, [dead], BATCH)), ("POST", f"{at}/dlq/replace", letters), grpc=("Queues.ReplaceDeadLetters", {"queue": Q, "ids": [str(dead)], **ONE_BYTES})),
         Row("purge_dead_letters", (MANAGE,), call(ops.PurgeDeadLetters(Q)), ("DELETE", f"{at}/dlq", None), grpc=("Queues.PurgeDeadLetters", {"queue": Q})),
         Row("read", (READ,), call(ops.Read(Q)), ("GET", f"{at}/messages", None), grpc=("Queues.Read", {"queue": Q})),
         Row("get_message", (READ,), http=("GET", f"{at}/messages/0/0", None)),

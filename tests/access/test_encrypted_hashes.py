@@ -178,3 +178,20 @@ def test_an_operation_on_the_tasks_of_an_encrypted_queue_does_not_search_them(tm
                 inside(ps).run(ops.BeginOperation(OperationAction.CANCEL, filter))
         inside(ps).run(ops.BeginOperation(OperationAction.CANCEL, TaskFilter(queue="q", task_type="mail")))
     assert leaks(tmp_path) == []
+
+
+@pytest.mark.parametrize("end", ["checkpoint", "journal"])
+def test_the_error_of_a_retry_is_known_after_a_restart_and_is_in_no_file(tmp_path, end):
+    with opened(tmp_path) as ps:
+        ps.create_queue("q", encryption=True)
+        ps.queue("q").push(b"x")
+        ps.queue("q").lease()[0].nack(delay=3_600, error=CANARY)
+        if end == "checkpoint":
+            inside(ps).checkpoint()
+        cut = cut_off(tmp_path)
+    assert leaks(cut) == leaks(tmp_path) == []
+    for path in (cut, tmp_path):
+        with opened(path) as ps:
+            (row,) = ps.queue("q").delayed(include="retries")
+            assert row.retry is not None
+            assert row.retry.error == CANARY

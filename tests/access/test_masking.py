@@ -19,7 +19,7 @@ from penstock.broker.access import LOCAL, Client
 from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, NotAuthorised
-from penstock.model import Message, Outcome, Receipt, queue_options
+from penstock.model import Message, MessageId, Outcome, Receipt, queue_options
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission
 from penstock.requests import LeaseRequest, LetterFilter, Settling
 from tests.support.broker_loop import on_uvloop
@@ -283,3 +283,18 @@ async def test_large_replies_are_masked_beside_the_event_loop(monkeypatch: pytes
             await broker.execute(READER, operation)
             assert threads
             assert threading.get_ident() not in threads
+
+
+@on_uvloop
+async def test_the_error_of_a_retry_is_masked():
+    async with masked_queue() as broker:
+        await broker.execute(OWNER, ops.UpdateQueue("q", {"max_attempts": 5}))
+        await push(broker, "q", CARD)
+        lease = await broker.leased(OWNER, "q", "default", LeaseRequest())
+        await broker.settled_lease(OWNER, lease.nonce, Settling(Outcome.RETRIED, 60.0, f"bad card {SECRET}"))
+        for look in (ops.Delayed("q", include="retries"), ops.Why(MessageId("q", "0", 0))):
+            assert SECRET in str(await broker.execute(TRUSTED, look))
+            shown = await broker.execute(READER, look)
+            assert shown
+            assert SECRET not in str(shown)
+            assert MASK in str(shown)

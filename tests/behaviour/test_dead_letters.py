@@ -36,6 +36,7 @@ def test_a_dead_letter_tells_where_it_comes_from_and_why_it_died(ps, clock):
         "penstock-last-delivered-at": last_at.isoformat(),
         "penstock-last-consumer": "bob",
         "penstock-dead-at": to_datetime(clock.now()).isoformat(),
+        "penstock-pushed-at": first_at.isoformat(),
     }
     assert letter.pushed_at == to_datetime(clock.now())
 

@@ -221,6 +221,40 @@ def test_dead_letters_are_listed_filtered_shown_and_sent_back(shop, run, no_time
     assert shop.stats().dead == 0
 
 
+def test_a_dead_letter_is_edited(shop, run, tmp_path):
+    changed = tmp_path / "payload"
+    changed.write_bytes(b"order eleven")
+    assert run("dlq", "edit", "orders.dlq/0/1", "--file", str(changed), "--key", "k").code == 0
+    assert run("dlq", "edit", "orders.dlq/0/1", "--payload", "again").code == 4
+    assert run("dlq", "edit", "orders.dlq/0/0", "--payload", "a", "--file", str(changed)).code == 1
+    assert run("dlq", "edit", "orders.dlq/0/0", "--file", "-", stdin=b"from stdin").code == 0
+    assert run("dlq", "edit", "orders.dlq/0/99", "--payload", "a").code == 4
+    end = shop.groups()["default"][0].end_offset
+    pushed = shop.read(offset=end - 2)
+    assert [(message.payload, message.key) for message in pushed] == [(b"order eleven", "k"), (b"from stdin", None)]
+    assert not any(name.startswith("penstock-") for message in pushed for name in message.headers or {})
+
+
+def test_the_payload_of_a_dead_letter_is_edited_in_an_editor(shop, run, monkeypatch):
+    monkeypatch.setenv("EDITOR", "sed -i s/11/eleven/")
+    assert run("dlq", "edit", "orders.dlq/0/1").code == 0
+    monkeypatch.setenv("EDITOR", "true")
+    assert run("dlq", "edit", "orders.dlq/0/0").code == 1
+    end = shop.groups()["default"][0].end_offset
+    assert shop.read(offset=end - 1)[0].payload == b"order eleven"
+
+
+def test_retries_are_listed(ps, run):
+    queue = ps.queue("mail")
+    queue.push(b"a")
+    queue.lease()[0].nack(delay=60, error="no luck")
+    (row,) = run("delayed", "mail", "--retries", "--json").json_lines
+    assert (row["retry"]["reason"], row["retry"]["error"], row["retry"]["attempt"]) == ("retried", "no luck", 2)
+    assert lines(run("delayed", "mail", "--retries").out)[1].split()[3:] == ["default", "2", "retried", "no", "luck"]
+    assert "no luck" in run("why", "mail/0/0").out
+    assert run("delayed", "mail").code == 4
+
+
 def test_ids_of_dead_letters_are_distinguished_from_others(shop, run):
     assert run("dlq", "show", "orders/0/1").code == 1
     assert run("dlq", "show", "orders.dlq/0/99").code == 4

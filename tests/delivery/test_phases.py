@@ -39,7 +39,7 @@ def legal_moves() -> Iterator[Counter[Move]]:
         patch.setattr(Progress, "mark_leased", _watched(Progress.mark_leased, made, lambda *_: "lease"))
         patch.setattr(Progress, "become_ready", _watched(Progress.become_ready, made, lambda *_: "due"))
         patch.setattr(Progress, "revive", _watched(Progress.revive, made, lambda *_: "revive"))
-        patch.setattr(Progress, "settle", _watched(Progress.settle, made, lambda outcome, _: Outcome(outcome)))
+        patch.setattr(Progress, "settle", _watched(Progress.settle, made, lambda outcome, *_: Outcome(outcome)))
         yield made
 
 

@@ -289,6 +289,38 @@ async def test_members_join_are_assigned_partitions_and_leave():
 
 
 @on_uvloop
+async def test_a_dead_letter_is_replaced_by_an_edited_message():
+    async with serving() as stub:
+        await stub.Push(pb.PushRequest(queue="q", payloads=[b"bad"]))
+        (delivery,) = (await stub.Lease(pb.LeaseRequest(queue="q"))).deliveries
+        how = pb.Settlement(receipts=[delivery.receipt], reject=pb.Reject(reason="no"))
+        await stub.Settle(pb.SettleRequest(settlements=[how]))
+        edited = pb.ReplaceDeadLettersRequest(
+            queue="q", ids=["q.dlq/0/0"], messages=[pb.NewMessage(payload=b"good", key="k")]
+        )
+        await stub.ReplaceDeadLetters(edited)
+        (back,) = (await stub.Lease(pb.LeaseRequest(queue="q"))).deliveries
+
+        assert (back.id, back.payload, back.key) == ("q/0/1", b"good", "k")
+        assert not (await stub.ListDeadLetters(pb.ListDeadLettersRequest(queue="q"))).messages
+        assert await refused(stub.ReplaceDeadLetters(edited)) == ("NOT_FOUND", "message_not_found")
+
+
+@on_uvloop
+async def test_a_retry_is_listed_with_its_error():
+    async with serving() as stub:
+        await stub.Push(pb.PushRequest(queue="q", payloads=[b"a"]))
+        (delivery,) = (await stub.Lease(pb.LeaseRequest(queue="q"))).deliveries
+        how = pb.Settlement(receipts=[delivery.receipt], nack=pb.Nack(delay_ms=60_000, error="no luck"))
+        await stub.Settle(pb.SettleRequest(settlements=[how]))
+        (listed,) = (await stub.ListDelayed(pb.ListDelayedRequest(queue="q", include="retries"))).messages
+        (reason,) = (await stub.Why(pb.WhyRequest(id="q/0/0"))).reasons
+
+        assert (listed.retry.reason, listed.retry.error, listed.retry.attempt) == ("retried", "no luck", 2)
+        assert (reason.outcome, reason.error, reason.due_at) == ("retried", "no luck", listed.retry.due_at)
+
+
+@on_uvloop
 async def test_dead_letters_are_found_sent_back_and_purged():
     async with serving() as stub:
         await stub.Push(pb.PushRequest(queue="q", payloads=[b"a", b"b"]))

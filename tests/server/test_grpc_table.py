@@ -27,6 +27,7 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
             ops.DeadLetters: "ListDeadLetters",
             ops.Redrive: "Redrive",
             ops.PurgeDeadLetters: "PurgeDeadLetters",
+            ops.ReplaceLetters: "ReplaceDeadLetters",
             ops.Read: "Read",
             ops.Peek: "Peek",
             ops.Delayed: "ListDelayed",
@@ -67,7 +68,6 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
 }
 # What gRPC does not offer, and why.
 LEFT_OUT: Final = {
-    ops.ReplaceLetters: "editing dead letters takes a batch; over HTTP and in Python",
     ops.NoteProgress: "progress travels with HeartbeatWorker",
     ops.AwaitNews: "news travel with HeartbeatWorker",
     ops.Info: "health and reflection say who answers",
@@ -94,6 +94,7 @@ LEFT_OUT: Final = {
 RENAMED: Final = {
     (ops.UpdateQueue, "changes"): "options",
     (ops.Redrive, "rate"): "per_second",
+    (ops.ReplaceLetters, "batch"): "messages",
     (ops.WaitTask, "seconds"): "wait_ms",
     (ops.SetSchedule, "schedule"): "name",  # its fields stand beside each other
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.model import Message
+from penstock.model import Message, Reason
 from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
 from penstock.requests import DEAD_ERROR
 
@@ -37,7 +37,14 @@ class Mask:
         headers = message.headers
         if headers is not None and DEAD_ERROR in headers:
             headers = {**headers, DEAD_ERROR: MASK}
-        return replace(message, payload=self.payload(message.payload), headers=headers)
+        retry = message.retry
+        if retry is not None:
+            retry = retry._replace(error=_masked_text(retry.error))
+        return replace(message, payload=self.payload(message.payload), headers=headers, retry=retry)
+
+    def reason(self, reason: Reason) -> Reason:
+        """Why a message waits: the last error."""
+        return reason._replace(error=_masked_text(reason.error))
 
     def payload(self, data: Any) -> bytes:
         """The payload of a message, be it a task or not."""

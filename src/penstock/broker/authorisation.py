@@ -23,7 +23,7 @@ from penstock.access.masking import EVERYTHING, Mask, mask_of
 from penstock.broker.access import Client
 from penstock.broker.callbacks import raised
 from penstock.errors import NotAuthorised
-from penstock.model import DLQ_SUFFIX, Message
+from penstock.model import DLQ_SUFFIX, Message, Reason
 from penstock.model_tasks import ScheduleView, TaskFilter, TaskPage, TaskSubmission, TaskView
 from penstock.operations import Action
 from penstock.replies import ServerInfo
@@ -138,6 +138,9 @@ class Authorisation:
         if isinstance(reply[0], Message):
             mask = self.mask(principal, next(iter(operation.queues())))
             return reply if mask is None else [mask.message(message) for message in reply]
+        if isinstance(reply[0], Reason):
+            mask = self.mask(principal, next(iter(operation.queues())))
+            return reply if mask is None else [mask.reason(reason) for reason in reply]
         return reply
 
     def task(self, principal: Principal, task: TaskView) -> TaskView:

@@ -44,21 +44,40 @@ def peek(
     write_messages(found, payload_only=payload_only, as_json=as_json)
 
 
-def delayed(broker: Broker, queue: QueueName, limit: Limit = 100, as_json: AsJson = False) -> None:
+def delayed(
+    broker: Broker,
+    queue: QueueName,
+    limit: Limit = 100,
+    retries: Annotated[bool, typer.Option("--retries", help="Messages that wait for their next attempt too.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Messages that are not due yet, soonest first."""
     with broker.opened() as ps:
-        found = ps.queue(queue).delayed(limit)
+        found = ps.queue(queue).delayed(limit, include="retries" if retries else "")
     if not found:
         raise nothing_there(f"nothing is delayed in {queue!r}")
     if as_json:
         for message in found:
             output.write_json_line(shapes.message(message))
         return
+    if retries:
+        output.write(output.table(RETRY_HEADINGS, [_retry_row(each) for each in found], text_columns=6))
+        return
     rows = [
         (message.id, human.until(message.available_at), human.moment(message.available_at), _excerpt(message))
         for message in found
     ]
     output.write(output.table(("id", "due", "at", "payload"), rows, text_columns=4, has_excerpt=True))
+
+
+RETRY_HEADINGS = ("id", "due", "group", "attempt", "last", "error")
+
+
+def _retry_row(message: Message) -> tuple[Any, ...]:
+    due, retry = human.until(message.available_at), message.retry
+    if retry is None:
+        return message.id, due, human.EMPTY, human.EMPTY, human.EMPTY, human.EMPTY
+    return message.id, due, retry.group, str(retry.attempt), retry.reason, _error(retry.error)
 
 
 def cancel(
@@ -83,9 +102,14 @@ def why(broker: Broker, id: MessageIdText, as_json: AsJson = False) -> None:
     with broker.opened() as ps:
         reasons = ps.queue(chosen.queue).why(chosen)
     if as_json:
-        output.write_json([{"group": each.group, "code": each.code, "text": each.text} for each in reasons])
+        output.write_json([each._asdict() for each in reasons])
     else:
-        output.write(output.table(("group", "code", "why"), [tuple(each) for each in reasons], text_columns=3))
+        rows = [(each.group, each.code, each.text, _error(each.error)) for each in reasons]
+        output.write(output.table(("group", "code", "why", "last error"), rows, text_columns=4))
+
+
+def _error(text: str) -> str:
+    return human.excerpt(text.encode(errors="replace"), EXCERPT_CHARACTERS) or human.EMPTY
 
 
 def write_messages(found: list[Message], *, payload_only: bool, as_json: bool) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 from rich.markup import escape
 
@@ -15,7 +18,10 @@ from penstock.cli.target import Broker
 from penstock.model import DLQ_SUFFIX, Message, MessageId
 from penstock.units import plural
 
-app = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from penstock import Penstock
+
+app = typer.Typer(help="Dead letters: list, show, redrive, edit, purge.", no_args_is_help=True)
 
 WIDTH = len("first delivered at") + 1
 FILTER = "Which ones: all that is given must match"
@@ -60,16 +66,14 @@ def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
     """One dead letter: where it comes from, why it died, and its payload."""
     chosen = letter_id(id)
     with broker.opened() as ps:
-        found = ps.queue(chosen.queue).read(chosen.partition, chosen.offset, limit=1)
-    if not found or found[0].id != chosen:
-        raise nothing_there(f"no dead letter {id}", "'penstock dlq list QUEUE' lists them")
+        letter = _letter(ps, chosen)
     if as_json:
-        output.write_json(shapes.letter(found[0]))
+        output.write_json(shapes.letter(letter))
         return
-    for name, value in _about(found[0]):
+    for name, value in _about(letter):
         output.write(f"[dim]{name:<{WIDTH}}[/] {escape(human.excerpt(value.encode(), 4000))}")
     output.write("")
-    output.write_bytes(shapes.content(found[0]))
+    output.write_bytes(shapes.content(letter))
 
 
 @command(app)
@@ -99,6 +103,60 @@ def redrive(
     verb = "would go" if dry_run else "went"
     value = {"queue": queue, "redriven": 0 if dry_run else count, "matching": count, "dry_run": dry_run}
     output.done(f"{plural(count, 'dead letter')} {verb} back to {queue}", value, as_json=as_json)
+
+
+@command(app)
+def edit(
+    broker: Broker,
+    id: LetterId,
+    payload: Annotated[str | None, typer.Option(help="The new payload, as text.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="The new payload; - is stdin."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The new key; as before if it is not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Push a changed message in place of a dead letter, in one step.
+
+    Without --payload and --file the payload is opened in $EDITOR. It is a new message, for all groups of the queue.
+    """
+    chosen = letter_id(id)
+    if payload is not None and file is not None:
+        raise CommandError("--payload and --file are both given", hint="one of them")
+    queue = chosen.queue.removesuffix(DLQ_SUFFIX)
+    with broker.opened() as ps:
+        letter = _letter(ps, chosen)
+        content = _new_payload(shapes.content(letter), payload, file)
+        changed = replace(letter, payload=content, key=letter.key if key is None else key, headers=_own(letter))
+        ps.queue(queue).dlq.replace({chosen: replace(changed, id=None, partition=None, dedup_key=None)})
+    output.done(f"{id} is replaced by a message of {queue}", {"id": id, "queue": queue}, as_json=as_json)
+
+
+def _letter(ps: Penstock, id: MessageId) -> Message:
+    found = ps.queue(id.queue).read(id.partition, id.offset, limit=1)
+    if not found or found[0].id != id:
+        raise nothing_there(f"no dead letter {id}", "'penstock dlq list QUEUE' lists them")
+    return found[0]
+
+
+def _own(letter: Message) -> dict[str, str] | None:
+    return shapes.own_headers(letter) or None
+
+
+def _new_payload(before: bytes, text: str | None, file: Path | None) -> bytes:
+    if text is not None:
+        return text.encode()
+    if file is not None:
+        try:
+            return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        except OSError as error:
+            raise CommandError(f"--file: {file} cannot be read: {error.strerror}", hint="check the path") from None
+    changed = click.edit(before.decode(errors="surrogateescape"), extension=".txt")
+    if changed is None:
+        raise CommandError("nothing was changed", hint="save the file in the editor to push it")
+    content = changed.encode(errors="surrogateescape")
+    return content if before.endswith(b"\n") else content.removesuffix(b"\n")  # which editors add
 
 
 @command(app)

@@ -51,6 +51,7 @@ def message(read: Message) -> dict[str, Any]:
         **_fields(read, "key", "priority"),
         "headers": dict(read.headers or {}),
         **_fields(read, "dedup_key", "max_attempts", "trace", "pushed_at", "available_at", "expires_at"),
+        **({} if read.retry is None else {"retry": read.retry._asdict()}),
     }
 
 
@@ -94,6 +95,7 @@ def death(dead: Message) -> dict[str, Any]:
         "last_consumer": headers.get(f"{DEATH_PREFIX}last-consumer"),
         "first_delivered_at": headers.get(f"{DEATH_PREFIX}first-delivered-at"),
         "last_delivered_at": headers.get(f"{DEATH_PREFIX}last-delivered-at"),
+        "pushed_at": headers.get(f"{DEATH_PREFIX}pushed-at"),
     }
 
 

@@ -230,7 +230,7 @@ class DeliveryState:
         ended: list[Progress] = []
         for progress, span in spans:
             leased = progress.leased
-            group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
+            group.backlog -= progress.settle(span, settled.outcome, settled.leased_at, settled.at, settled.error)
             if not settled.leased_at and progress.leased < leased:
                 ended.append(progress)
             group.outcomes[settled.outcome] += span.count

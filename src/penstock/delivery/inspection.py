@@ -27,7 +27,7 @@ from penstock.delivery.phases import AFTER, FRESH, LEASABLE, LEASED, READY, SETT
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import QUEUE
 from penstock.delivery.selection import Selection, cursor_of
-from penstock.model import GroupStats, Outcome, PartitionLag, Reason, to_datetime
+from penstock.model import GroupStats, Outcome, PartitionLag, Reason, Retry, to_datetime
 
 GROUP_INDEXES = ("lanes", "order", "deficits", "served_at", "turn", "gate")
 PROGRESS_INDEXES = ("cursor", "cursors", "offered", "keys", "parked", "parked_count")
@@ -159,7 +159,28 @@ def _copied(index: Any) -> Any:
 
 def why(core: DeliveryState, partition: Partition, offset: int, now: int) -> list[Reason]:
     """One reason per group; may raise `ColumnNotLoaded`."""
-    return [Reason(group.name, *_why(core, group, partition, offset, now)) for group in partition.queue.groups.values()]
+    return [_reason(core, group, partition, offset, now) for group in partition.queue.groups.values()]
+
+
+def _reason(core: DeliveryState, group: Group, partition: Partition, offset: int, now: int) -> Reason:
+    code, text = _why(core, group, partition, offset, now)
+    waits = next_attempt(group.progress[partition.id], offset)
+    if waits is None:
+        return Reason(group.name, code, text)
+    return Reason(group.name, code, text, waits.reason, waits.error, waits.due_at)
+
+
+def next_attempt(progress: Progress, offset: int) -> Retry | None:
+    """The attempt that a message waits for; None when it does not wait for one."""
+    due = (progress.dues or {}).get(offset)
+    if due is None:
+        return None
+    tried = (progress.attempts or {}).get(offset)
+    name, attempt, due_at = progress.group.name, progress.attempt_next(offset), to_datetime(due)
+    if tried is None:  # its attempts were reset
+        return Retry(name, attempt, due_at, Outcome.REDRIVEN.name.lower())
+    reason = Outcome(tried.outcome or Outcome.RETRIED).name.lower()
+    return Retry(name, attempt, due_at, reason, tried.error, to_datetime(tried.at) if tried.at else None)
 
 
 def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, now: int) -> tuple[str, str]:
@@ -172,8 +193,10 @@ def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, n
     if group.queue.paused:
         return "paused", f"queue {group.queue.name!r} is paused until it is resumed"
     if state == WAITING:
-        due = to_datetime((progress.dues or {})[offset]).isoformat()
-        return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
+        waits = next_attempt(progress, offset)
+        assert waits is not None
+        how = f"the last delivery ended as {waits.reason}" if waits.reason != "redriven" else "it was redriven"
+        return "retry", f"attempt {waits.attempt} is due at {waits.due_at.isoformat()}; {how}"
     return (
         _gated(core, progress, offset, state, now)
         or _held(progress, offset)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from penstock import limits
 from penstock.delivery.entries import Int64s, Span
 from penstock.delivery.phases import AFTER, COUNTED, DEAD, DROPPABLE, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.model import Outcome
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Partition
 
 ACKED: Final = int(Outcome.ACKED)
+SNOOZED: Final = int(Outcome.SNOOZED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
@@ -35,11 +37,18 @@ _BYTE: Final = tuple(bytes([n]) for n in range(5))
 
 @dataclass(slots=True, eq=False)
 class Attempts:
-    """How often a message was tried, and when first; of those, how many attempts were lost with their worker."""
+    """How often a message was tried, and when first; of those, how many attempts were lost with their worker.
+
+    `outcome`, `at` and `error` say how the last delivery ended that left it waiting. The count of a message that was
+    only snoozed is 0.
+    """
 
     count: int
     first_at: int
     lost: int = 0
+    outcome: int = 0  # 0: not known, as in a directory of an older version
+    at: int = 0
+    error: str = ""
 
 
 class Progress:
@@ -233,7 +242,7 @@ class Progress:
         else:
             self._write(span, LEASED)
 
-    def settle(self, span: Span, outcome: int, at: int) -> int:
+    def settle(self, span: Span, outcome: int, leased_at: int, at: int = 0, error: str = "") -> int:
         """End deliveries or waiting messages; returns how many messages were finished by it."""
         if outcome == ACKED and span.first == self.base and span.count == self.leased == len(self.states):
             # All that was touched is leased and acknowledged now: the usual case.
@@ -248,12 +257,24 @@ class Progress:
         if after == SETTLED:
             return self._finish(span, outcome)
         if outcome in COUNTED:
-            self._count_attempts(span, at)
+            self._count_attempts(span, leased_at or at)
         self._uncount(span)
         self._write(span, int(after))
         if after == WAITING:
             self._set_dues(span)
+            self._note_ending(span, outcome, leased_at or at, at, error[: limits.retry_error_characters_max])
         return 0
+
+    def _note_ending(self, span: Span, outcome: int, leased_at: int, at: int, error: str) -> None:
+        """How the last deliveries of these ended, which wait now. A snooze keeps the error of the failure before it."""
+        self.attempts = self.attempts or {}
+        for offset in span.offset_array().tolist():
+            tried = self.attempts.get(offset)
+            if tried is None:
+                tried = self.attempts[offset] = Attempts(0, leased_at)
+            tried.outcome, tried.at = outcome, at
+            if outcome != SNOOZED:
+                tried.error = error
 
     def revive(self, span: Span, was: int = 0) -> int:
         """What died, ended as `was`, or waits for its next attempt comes back: attempts reset, ready at its due time.

@@ -46,6 +46,7 @@ from penstock.requests import (
     DEAD_GROUP,
     DEAD_LAST_AT,
     DEAD_ORIGIN,
+    DEAD_PUSHED_AT,
     DEAD_REASON,
     Settling,
 )
@@ -264,6 +265,7 @@ class DeadDelivery(NamedTuple):
     consumer: str
     leased_at: int
     at: int
+    reason: str = ""  # why it died, where the outcome does not say
 
 
 def decide_dead(
@@ -320,11 +322,12 @@ def _letter(queue: Queue, delivery: DeadDelivery) -> Message:
     headers = {
         DEAD_ORIGIN: str(MessageId(queue.name, progress.partition.name, offset)),
         DEAD_GROUP: progress.group.name,
-        DEAD_REASON: delivery.outcome.name.lower(),
+        DEAD_REASON: delivery.reason or delivery.outcome.name.lower(),
         DEAD_ERROR: delivery.error,
         DEAD_ATTEMPTS: str(delivery.attempts),
         DEAD_CONSUMER: delivery.consumer,
         DEAD_AT: to_datetime(delivery.at).isoformat(),
+        DEAD_PUSHED_AT: to_datetime(progress.partition.pushed_time(offset)).isoformat(),
     }
     if delivery.leased_at:
         headers[DEAD_FIRST_AT] = to_datetime(tried.first_at if tried else delivery.leased_at).isoformat()

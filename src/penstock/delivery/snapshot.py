@@ -11,7 +11,7 @@ copies references and no more, with the lock held; what is taken is not altered,
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -141,7 +141,7 @@ def _take_odd(progress: Progress) -> dict[str, Any]:
     return odd
 
 
-def _ints(values: list[int]) -> bytes:
+def _ints(values: Sequence[int]) -> bytes:
     return np.array(values, np.int64).tobytes()
 
 
@@ -204,6 +204,66 @@ def _restore_odd(progress: Progress, odd: dict[str, Any]) -> None:
     progress.dead_offsets = set(odd["dead"]) if "dead" in odd else None
     progress.sparse = odd.get("sparse")
     progress.leased += sum(state == LEASED for state in (progress.sparse or {}).values())
+
+
+class Endings(msgspec.Struct, array_like=True):
+    """How the last deliveries of messages ended that wait or waited for another: of one group and partition, packed.
+
+    `outcomes` has a byte for each of the int64 in `offsets` and `ats`, `errors` an int32: which of the part's texts.
+    """
+
+    group: int
+    partition: int
+    offsets: bytes
+    outcomes: bytes
+    ats: bytes
+    errors: bytes
+
+
+class EndingsPart(msgspec.Struct, array_like=True):
+    """Those of a queue. Each slice of it is taken with the slice of the queue, so that they are of one sequence."""
+
+    texts: list[str]
+    rows: list[Endings]
+
+
+Ended = tuple[int, int, list[tuple[int, int, int, str]]]  # group, partition, (offset, outcome, at, error) of each
+
+
+def take_endings(queue: Queue, first: int) -> list[Ended]:
+    """Of the partitions [first, first + SLICE) as they are now."""
+    return [
+        (group.id, progress.partition.id, rows)
+        for group in queue.groups.values()
+        for progress in group.progress[first : first + SLICE]
+        if progress.attempts
+        and (rows := [(at, each.outcome, each.at, each.error) for at, each in progress.attempts.items()])
+    ]
+
+
+def encode_endings(ended: Iterable[Ended]) -> bytes:
+    """The bytes of an `EndingsPart`."""
+    texts: dict[str, int] = {}
+    rows = []
+    for group, partition, items in ended:
+        offsets, outcomes, ats, errors = zip(*items, strict=True)
+        numbers = np.array([texts.setdefault(error, len(texts)) for error in errors], np.int32).tobytes()
+        rows.append(Endings(group, partition, _ints(offsets), bytes(outcomes), _ints(ats), numbers))
+    return msgspec.msgpack.encode(EndingsPart(list(texts), rows))
+
+
+def restore_endings(queue: Queue, data: bytes) -> None:
+    """Put them back, to the attempts that the queue's own part has brought."""
+    part = msgspec.msgpack.decode(data, type=EndingsPart)
+    for row in part.rows:
+        group = queue.groups.get(row.group)
+        attempts = group.progress[row.partition].attempts if group is not None else None
+        columns = (np.frombuffer(row.offsets, np.int64), np.frombuffer(row.ats, np.int64))
+        errors = np.frombuffer(row.errors, np.int32).tolist()
+        for offset, at, outcome, error in zip(*(c.tolist() for c in columns), row.outcomes, errors, strict=True):
+            tried = (attempts or {}).get(offset)
+            if tried is not None:
+                tried.outcome, tried.at, tried.error = outcome, at, part.texts[error]
 
 
 def spare_of(part: QueuePart) -> QueuePart:

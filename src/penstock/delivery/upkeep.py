@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import random
 
 CHUNK: Final = 1_000
+LATE: Final = Outcome.EVICTED.name.lower()  # why such a message is dead
 
 
 def next_deadline(core: DeliveryState) -> int | None:
@@ -201,7 +202,9 @@ def _evict_from(core: DeliveryState, queue: Queue, group: Group, since: int, now
         spans = [span_of(progress.partition.id, late) for progress, late in evicted]
         return [Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "waited too long", spans)]
     dead = [
-        DeadDelivery(progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now)
+        DeadDelivery(
+            progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now, LATE
+        )
         for progress, late in evicted
         for offset in late
     ]

@@ -221,7 +221,7 @@ def _read(session: Session, call: ops.Read, who: Who) -> Reply:
 
 
 handles(ops.Peek)(lambda session, call, who: browse.peek(session.shard, call.queue, call.limit))
-handles(ops.Delayed)(lambda session, call, who: browse.delayed(session.shard, call.queue, call.limit))
+handles(ops.Delayed)(lambda session, call, who: browse.delayed(session.shard, call.queue, call.limit, call.include))
 handles(ops.Cancel)(
     lambda session, call, who: _change(session, lambda now: admin.decide_cancel(session.shard.core, call.id, now))
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.model import Message, Reason
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import IN_QUEUE, Id, Instant, Limit, Offset, Partition, QueueName
+from penstock.operations.types import IN_QUEUE, Id, Included, Instant, Limit, Offset, Partition, QueueName
 
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
 
@@ -54,10 +54,15 @@ class Peek(Operation[list[Message]], frozen=True):
     example={"limit": 5},
 )
 class Delayed(Operation[list[Message]], frozen=True):
-    """Messages that are not due yet, soonest first."""
+    """Messages that are not due yet, soonest first.
+
+    With `include` "retries", also those that wait for their next attempt: one row for each group in which they do, with
+    `retry`, which says when it is due and how the last attempt ended. With "only_retries", these alone.
+    """
 
     queue: QueueName
     limit: Limit = 100
+    include: Included = ""
 
 
 @operation(

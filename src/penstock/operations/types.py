@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from penstock import validation
+from penstock.errors import InvalidField, shown
 from penstock.model import MessageId, check_name
 from penstock.operations.base import Check
 from penstock.requests import LetterFilter, check_session_seconds
@@ -31,6 +32,17 @@ TaskId = Annotated[str, Check(validation.task_id)]
 WorkerId = Annotated[str, Check(lambda value, field: validation.worker_id(value))]
 OperationId = Annotated[str, Check(lambda value, field: validation.operation_id(value))]
 ScheduleName = Annotated[str, Check(lambda value, field: validation.schedule_name(value))]
+
+
+def _included(value: Any, field: str) -> str:
+    if value not in INCLUDED:
+        known = ", ".join(filter(None, INCLUDED))
+        raise InvalidField(f"{field}: {shown(value)} is not something that can be included", hint=f"one of {known}")
+    return str(value)
+
+
+INCLUDED: Final = ("", "retries", "only_retries")
+Included = Annotated[Literal["", "retries", "only_retries"], Check(_included)]
 
 
 def _letters(value: Any, field: str) -> LetterFilter:

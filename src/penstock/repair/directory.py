@@ -39,6 +39,7 @@ from penstock.shard.checkpoints import (
     TASKS_PART,
     dedup_part,
     encode_run,
+    endings_part,
 )
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.sealed_tasks import seal_tasks
@@ -277,8 +278,12 @@ def _parts(core: DeliveryState, seals: Seals | None) -> dict[str, bytes]:
         part = snapshot.QueuePart(snapshot.take_head(queue), slices)
         spares.append(snapshot.spare_of(part))
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
+        own_seals = seals if queue.id in core.encrypted else None
+        endings = [ended for first in firsts for ended in snapshot.take_endings(queue, first)]
+        if endings:
+            parts |= endings_part(queue.id, endings, own_seals)
         if queue.dedup is not None:
-            parts |= _dedup_parts(queue.id, queue.dedup, seals if queue.id in core.encrypted else None)
+            parts |= _dedup_parts(queue.id, queue.dedup, own_seals)
     if core.producers.known:
         known = snapshot.take_producers(core.producers, core.producers.known, core.sequence)
         parts[PRODUCERS_PART] = snapshot.encode_part(snapshot.ProducersPart(core.producers.look_at, [known]))

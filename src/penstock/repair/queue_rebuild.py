@@ -248,7 +248,7 @@ def _apply(queue: Queue, event: Event, deaths: Counter[DeadMessage]) -> None:
     span = Span(partition.id, first, end - first)
     if AFTER[outcome] == WAITING:
         span.dues = np.full(end - first, event.settled_at, np.int64).tobytes()
-    progress.settle(span, outcome, event.settled_at)
+    progress.settle(span, outcome, event.settled_at, event.settled_at)
     if outcome in DEAD:
         deaths.update((event.group, event.partition, offset) for offset in range(first, end))
 

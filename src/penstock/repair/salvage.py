@@ -51,6 +51,7 @@ from penstock.repair.queue_rebuild import History, rebuild_dedup, rebuild_queue
 from penstock.seals import Seals
 from penstock.shard.checkpoints import (
     DEDUP_PART,
+    ENDINGS_PART,
     PRODUCERS_PART,
     QUEUE_PART,
     SHARD_PART,
@@ -327,7 +328,7 @@ class _Salvage:
 
     def _belongs(self, name: str) -> bool:
         """Whether a part is about a queue that there is."""
-        if not name.startswith(DEDUP_PART):
+        if not name.startswith((DEDUP_PART, ENDINGS_PART)):
             return True
         return f"{QUEUE_PART}{_queue_of(name)}" in self._examination.checkpoint.parts
 

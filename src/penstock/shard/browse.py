@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -15,12 +16,12 @@ from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Lease
-from penstock.delivery.inspection import group_stats, lags, preview, why
-from penstock.delivery.log import Partition, ask_each
+from penstock.delivery.inspection import group_stats, lags, next_attempt, preview, why
+from penstock.delivery.log import Partition, Queue, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
 from penstock.errors import GroupExists
-from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
+from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, Retry, to_datetime
 from penstock.replies import LeaseView, Piece
 from penstock.shard.payload_rows import pieces_of, pieces_of_takes
 
@@ -109,31 +110,51 @@ def _due(piece: Piece, row: int, pushed_at: int) -> int:
     return max(pushed_at + delay if delay else 0, deliver_at)
 
 
-def delayed(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
-    """Messages that are not due yet, soonest first."""
+Waiting = tuple[int, Partition, int, Retry | None]  # due, and the message
 
-    def question(now: int) -> list[tuple[int, Partition, int]]:
-        rows: list[tuple[int, Partition, int]] = []
-        for partition in admin.queue_named(shard.core, queue).partitions:
+
+def delayed(shard: Shard, queue: str, limit: int, include: str = "") -> tuple[list[Message], Ticket]:
+    """Messages that are not due yet, soonest first; with `include`, those that wait for a retry too, or alone."""
+
+    def question(now: int) -> list[Waiting]:
+        rows: list[Waiting] = []
+        target = admin.queue_named(shard.core, queue)
+        for partition in target.partitions if include != "only_retries" else ():
             if partition.flags & DUE:
                 rows += _delayed_in(partition, now)
-        return sorted(rows, key=lambda row: (row[0], row[2]))[:limit]
+        if include:
+            rows += _next_attempts(target, limit)
+        return nsmallest(limit, rows, key=lambda row: (row[0], row[2]))
 
     rows, ticket = shard.look(question)
     listed = []
-    for _, partition, offset in rows:
-        listed += read(shard, queue, partition.name, offset, None, 1)[0]
+    for due, partition, offset, retry in rows:
+        for message in read(shard, queue, partition.name, offset, None, 1)[0]:
+            is_kept = message.id is not None and message.id.offset == offset  # else retention was quicker
+            if retry is None:
+                listed.append(message)
+            elif is_kept:
+                listed.append(replace(message, available_at=to_datetime(due), retry=retry))
     return listed, ticket
 
 
-def _delayed_in(partition: Partition, now: int) -> Iterator[tuple[int, Partition, int]]:
+def _next_attempts(queue: Queue, limit: int) -> Iterator[Waiting]:
+    """The attempts that are due first, of each group and partition."""
+    for group in queue.groups.values():
+        for progress in group.progress:
+            dues = progress.dues or {}
+            for offset in nsmallest(limit, dues, key=dues.__getitem__):
+                yield dues[offset], progress.partition, offset, next_attempt(progress, offset)
+
+
+def _delayed_in(partition: Partition, now: int) -> Iterator[Waiting]:
     groups = partition.queue.groups.values()
     for extent in partition.extents:
         dues = extent.dues()
         for index in () if dues is None else np.flatnonzero(dues > now).tolist():
             offset = extent.first + index
             if any(group.progress[partition.id].state_of(offset) != SETTLED for group in groups):
-                yield int(dues[index]), partition, offset  # type: ignore[index]
+                yield int(dues[index]), partition, offset, None  # type: ignore[index]
 
 
 def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:

@@ -5,11 +5,11 @@ The due times of a whole queue are read while no lock is held; see `delivery/tim
 Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
-dedup window and `dedup-<id>-hot` for the rest (those of encrypted queues end in `-sealed`), `producers`, `sinks` and
-`tasks`. A queue is taken in slices, each at a sequence of its own, so that the shard is never held for long; so are
-producers. Sinks and tasks are each taken at one sequence, as references, and encoded when the shard goes on. A part
-that has not changed since the last one is kept as it is. Runs are merged here, before they are written, and mapped from
-their files afterwards.
+dedup window and `dedup-<id>-hot` for the rest, `endings-<id>` with the last errors of its messages that were tried
+before (those of encrypted queues end in `-sealed`), `producers`, `sinks` and `tasks`. A queue is taken in slices, each
+at a sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks are each taken at
+one sequence, as references, and encoded when the shard goes on. A part that has not changed since the last one is kept
+as it is. Runs are merged here, before they are written, and mapped from their files afterwards.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def _due_columns(
 SHARD_PART: Final = "shard"
 QUEUE_PART: Final = "queue-"
 DEDUP_PART: Final = "dedup-"
+ENDINGS_PART: Final = "endings-"
 HOT: Final = "hot"
 SEALED: Final = "-sealed"
 PRODUCERS_PART: Final = "producers"
@@ -154,12 +155,13 @@ class Checkpointer:
     def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str], new: dict[str, Run]) -> None:
         shard = self._shard
         self._merge_runs(queue)
-        slices = []
+        slices, endings = [], []
         first = 0
         while first < len(queue.partitions):
             with shard.lock:
                 shard.check()
                 slices.append(snapshot.take_slice(shard.core, queue, first))
+                endings += snapshot.take_endings(queue, first)
             first += snapshot.SLICE
         with shard.lock:
             shard.check()
@@ -170,6 +172,8 @@ class Checkpointer:
         part = snapshot.QueuePart(head, slices)
         self._spares[queue.id] = snapshot.spare_of(part)
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
+        if endings:
+            parts |= endings_part(queue.id, endings, seals)
         for number, run in runs.items():
             name = dedup_part(queue.id, number, is_sealed=seals is not None)
             if run.part == name:
@@ -271,6 +275,10 @@ def restore(core: DeliveryState, checkpoint: Checkpoint, seals: Seals | None = N
         elif name == TASKS_PART:
             opened = {} if seals is None else {"opened": partial(open_tasks, seals=seals)}
             restore_tasks(core.tasks, checkpoint.parts[name], **opened)
+    for name in [name for name in checkpoint.parts if name.startswith(ENDINGS_PART)]:
+        ended = opened_part(checkpoint, name, seals)
+        if ended is not None:  # else the errors are gone with their key
+            snapshot.restore_endings(core.queues[_queue_of(name)], bytes(ended))
     dedup = [name for name in checkpoint.parts if name.startswith(DEDUP_PART)]
     for number, names in by_queue(dedup).items():
         queue = core.queues[number]
@@ -288,10 +296,10 @@ def restore_dedup(
     hot = names.pop(HOT, None)
     for number in sorted(map(int, names)):
         name = names[str(number)]
-        data = opened_run(checkpoint, name, seals)
+        data = opened_part(checkpoint, name, seals)
         if data is not None:
             window.add_run(Run(np.frombuffer(data, ENTRY), part=name), number)
-    data = None if hot is None else opened_run(checkpoint, hot, seals)
+    data = None if hot is None else opened_part(checkpoint, hot, seals)
     if data is not None:
         window.add_run(Run(np.frombuffer(data, ENTRY)))
 
@@ -303,11 +311,21 @@ def dedup_part(queue: int, run: int | str, *, is_sealed: bool) -> str:
 
 def encode_run(records: Records, name: str, queue: int, seals: Seals | None) -> bytes:
     """A run as its part holds it. Anybody can try keys on their hashes, so those of encrypted queues are sealed."""
-    data = records.tobytes()
+    return sealed_part(records.tobytes(), name, queue, seals)
+
+
+def endings_part(queue: int, endings: Iterable[snapshot.Ended], seals: Seals | None) -> dict[str, bytes]:
+    """The part of how the last deliveries of messages ended. Errors may quote payloads."""
+    name = f"{ENDINGS_PART}{queue}{SEALED if seals is not None else ''}"
+    return {name: sealed_part(snapshot.encode_endings(endings), name, queue, seals)}
+
+
+def sealed_part(data: bytes, name: str, queue: int, seals: Seals | None) -> bytes:
+    """A part of a queue as it is stored."""
     return data if seals is None else seals.seal(queue, data, name.encode())
 
 
-def opened_run(checkpoint: Checkpoint, name: str, seals: Seals | None) -> Bytes | None:
+def opened_part(checkpoint: Checkpoint, name: str, seals: Seals | None) -> Bytes | None:
     """The inverse; None when the data key was erased or is not at hand."""
     if not name.endswith(SEALED):
         return checkpoint.view(name)

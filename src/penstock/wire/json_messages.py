@@ -30,7 +30,15 @@ from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import PartitionChoice
 from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
-from penstock.wire.json_models import MediaType, MessageView, NewMessage, PlainPush, ProducerSequence, Push
+from penstock.wire.json_models import (
+    MediaType,
+    MessageView,
+    NewMessage,
+    PlainPush,
+    ProducerSequence,
+    Push,
+    RetryView,
+)
 from penstock.wire.json_reader import Reader, placed
 
 _plain: Final = msgspec.json.Decoder(PlainPush).decode
@@ -392,6 +400,7 @@ def message_view(message: Message) -> MessageView:
         pushed_at=message.pushed_at,
         available_at=message.available_at or message.pushed_at,
         expires_at=message.expires_at,
+        retry=msgspec.UNSET if message.retry is None else RetryView(**message.retry._asdict()),
         **shown,
     )
 

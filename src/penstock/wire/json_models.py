@@ -322,8 +322,19 @@ class SettleResults(Struct):
     results: list[SettleResult]
 
 
+class RetryView(Struct, kw_only=True):
+    """The next attempt at a message in one group, and how the last one ended."""
+
+    group: str
+    attempt: int
+    due_at: datetime
+    reason: str
+    error: str
+    failed_at: datetime | None
+
+
 class MessageView(Struct, kw_only=True):
-    """A message as it lies in its queue."""
+    """A message as it lies in its queue; `retry` in a list of retries only."""
 
     id: str
     partition: str
@@ -340,6 +351,7 @@ class MessageView(Struct, kw_only=True):
     pushed_at: datetime
     available_at: datetime
     expires_at: datetime | None
+    retry: RetryView | UnsetType = UNSET
 
 
 class QueueName(Struct):

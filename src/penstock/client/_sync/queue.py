@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from penstock import limits, validation
 from penstock import operations as ops
@@ -120,6 +120,15 @@ class DeadLetters:
         for ids, batch in edited(letters, edit, rate):
             self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
         return len(letters)
+
+    def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
+        """Push a message in place of each dead letter, given by the id of the letter: all of them or none.
+
+        They are new messages of the queue, for all its groups. A letter that somebody has dealt with is refused.
+        """
+        ids = [validation.message_id(id) for id in messages]
+        batch = Batch.build(builtins.list(messages.values()))
+        self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
 
     def purge(self) -> None:
         """Throw them all away."""
@@ -295,9 +304,13 @@ class Queue:
         """Leases that are held, of one group or of all: by whom, since when, until when."""
         return self._session.execute(ops.Leases(self.name, group, limit))
 
-    def delayed(self, limit: int = 100) -> list[Message]:
-        """Messages that are not due yet, soonest first."""
-        return self._session.execute(ops.Delayed(self.name, limit))
+    def delayed(self, limit: int = 100, include: Literal["", "retries", "only_retries"] = "") -> list[Message]:
+        """Messages that are not due yet, soonest first.
+
+        With `include="retries"` also those that wait for their next attempt, once for each group in which they do:
+        their `retry` says when it is due and how the last one ended. With "only_retries", these alone.
+        """
+        return self._session.execute(ops.Delayed(self.name, limit, include))
 
     def cancel(self, id: MessageId | str) -> None:
         """Cancel a message before it is delivered."""

@@ -115,6 +115,14 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
     return queue_of(request.queue, await broker.execute(client, ops.GetOptions(request.queue)))
 
 
+async def _replace_letters(broker: Broker, client: Client, request: Any) -> pb.ReplaceDeadLettersResponse:
+    push = pb.PushRequest(messages=request.messages)
+    batch, _ = await convert(_batch, push, None)
+    ids = [validation.message_id(id) for id in request.ids]
+    await broker.execute(client, ops.ReplaceLetters(request.queue, ids, bytes(batch.data)))
+    return pb.ReplaceDeadLettersResponse()
+
+
 UNARY: Final[dict[str, Unary]] = {
     "Lease": _lease,
     "Settle": _settle,
@@ -123,6 +131,7 @@ UNARY: Final[dict[str, Unary]] = {
     "CreateQueue": _create_queue,
     "UpdateQueue": _update_queue,
     "GetQueue": _get_queue,
+    "ReplaceDeadLetters": _replace_letters,
 }
 STREAMED: Final[Mapping[str, Any]] = {"Consume": streams.consume, "WatchEvents": streams.watch_events}
 # Those that put the trace of the call into what they store.

@@ -364,12 +364,14 @@ class PeekRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListDelayedRequest(_message.Message):
-    __slots__ = ("queue", "limit")
+    __slots__ = ("queue", "limit", "include")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     limit: int
-    def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    include: str
+    def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ..., include: _Optional[str] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
     __slots__ = ("messages",)
@@ -378,7 +380,7 @@ class ReadResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[StoredMessage, _Mapping]]] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("id", "payload", "content_type", "key", "priority", "headers", "dedup_key", "max_attempts", "trace", "pushed_at", "available_at", "expires_at")
+    __slots__ = ("id", "payload", "content_type", "key", "priority", "headers", "dedup_key", "max_attempts", "trace", "pushed_at", "available_at", "expires_at", "retry")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +400,7 @@ class StoredMessage(_message.Message):
     PUSHED_AT_FIELD_NUMBER: _ClassVar[int]
     AVAILABLE_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
     id: str
     payload: bytes
     content_type: ContentType
@@ -410,7 +413,24 @@ class StoredMessage(_message.Message):
     pushed_at: _timestamp_pb2.Timestamp
     available_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., dedup_key: _Optional[str] = ..., max_attempts: _Optional[int] = ..., trace: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., available_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    retry: Retry
+    def __init__(self, id: _Optional[str] = ..., payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., dedup_key: _Optional[str] = ..., max_attempts: _Optional[int] = ..., trace: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., available_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ...) -> None: ...
+
+class Retry(_message.Message):
+    __slots__ = ("group", "attempt", "due_at", "reason", "error", "failed_at")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    attempt: int
+    due_at: _timestamp_pb2.Timestamp
+    reason: str
+    error: str
+    failed_at: _timestamp_pb2.Timestamp
+    def __init__(self, group: _Optional[str] = ..., attempt: _Optional[int] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WhyRequest(_message.Message):
     __slots__ = ("id",)
@@ -425,14 +445,20 @@ class WhyResponse(_message.Message):
     def __init__(self, reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ...) -> None: ...
 
 class Reason(_message.Message):
-    __slots__ = ("group", "code", "text")
+    __slots__ = ("group", "code", "text", "outcome", "error", "due_at")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
     group: str
     code: str
     text: str
-    def __init__(self, group: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    outcome: str
+    error: str
+    due_at: _timestamp_pb2.Timestamp
+    def __init__(self, group: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ("queue",)
@@ -873,6 +899,20 @@ class RedriveResponse(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     count: int
     def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class ReplaceDeadLettersRequest(_message.Message):
+    __slots__ = ("queue", "ids", "messages")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
+    def __init__(self, queue: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ...) -> None: ...
+
+class ReplaceDeadLettersResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PurgeDeadLettersRequest(_message.Message):
     __slots__ = ("queue",)
