@@ -16,7 +16,7 @@ help: ## list the commands
 setup: $(STAMP) ## make .venv and install everything, editable
 
 # Installed again only when what it depends on changed.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "Penstock needs Python 3.11 or newer, with venv; none was found." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Penstock and its tools into $(VENV); this is done once and takes a minute or two."
@@ -69,6 +69,14 @@ check: setup ## ruff and mypy
 format: setup ## mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+web: setup ## build the dashboard on every change of web/, and reload the pages that show it
+	@cd web && npm ci --no-audit --no-fund && node build.mjs --watch
+
+web-check: setup ## the types of the dashboard's sources
+	@cd web && { test -d node_modules/typescript || npm ci --no-audit --no-fund; }
+	@$(BIN)/python -c 'from penstock.server.http import openapi, routes; import json, sys; json.dump(openapi.document(routes.ROUTES), sys.stdout)' > web/openapi.json
+	@cd web && npm run --silent check
 
 generate: setup ## write the blocking client from the asyncio one
 	$(BIN)/python -m penstock.client.generate

@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    http_prefix: str = ""
     tls: Tls = "off"
     tls_certificate: str = ""
     tls_key: str = ""
@@ -110,6 +111,7 @@ EXPECTED: Final = {
     "hosts": "names of this broker such as 'queue.example.org', without a port",
     "trusted_proxies": "addresses or networks such as '10.0.0.7' or '10.0.0.0/8'",
     "cors_origins": "origins such as 'https://example.org', or '*'",
+    "http_prefix": "a path such as '/penstock', without a slash at its end",
     "tls": "'off', 'on', or 'proxy' when a proxy before the broker speaks TLS",
     "tls_certificate": "the path of a certificate in PEM, with those that lead to its authority",
     "tls_key": "the path of the certificate's key in PEM",
@@ -282,6 +284,8 @@ def _is_valid(name: str, value: Any) -> bool:
         return is_mode(value)
     if name == "jwt_keys" and "://" in value:
         return bool(re.fullmatch(r"https://[^@\s]+", value))
+    if name == "http_prefix":
+        return bool(re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", value))
     if name in _TEXTS:
         return bool(value.strip()) and "\0" not in value
     return True

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.broker_process import PATIENCE_SECONDS, Served
 from tests.support.chromium import Elsewhere, chromium
+from tests.support.dashboard import build_dashboard
 from tests.support.tls import Certificates
 
 PASSWORD = "a password of the tests"
@@ -66,6 +67,12 @@ class Target:
     def __exit__(self, *_: object) -> None:
         self.owner.close()
         self.served.__exit__()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def dashboard() -> None:
+    """The dashboard of this source tree, built as the set-up builds it."""
+    build_dashboard()
 
 
 @pytest.fixture(scope="package")

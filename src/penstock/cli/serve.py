@@ -52,6 +52,7 @@ _ABOUT: Final = {
     "hosts": ("NAMES", "Names of this broker in URLs, by commas."),
     "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas."),
     "cors_origins": ("ORIGINS", "Origins that may call, by commas."),
+    "http_prefix": ("PATH", "Where a proxy shows this broker, such as /penstock."),
     "tls": ("WHAT", "off, on, or proxy when a proxy speaks TLS."),
     "tls_certificate": ("FILE", "The certificate, in PEM: TLS is on."),
     "tls_key": ("FILE", "Its key, in PEM."),

@@ -157,6 +157,7 @@ async def _start_http(
         hosts=settings.hosts,
         trusted_proxies=settings.trusted_proxies,
         cors_origins=settings.cors_origins,
+        prefix=settings.http_prefix,
         scheme="https" if settings.is_seen_with_tls else "http",
         request_bytes_max=settings.request_bytes_max,
         connections_max=settings.connections_max,

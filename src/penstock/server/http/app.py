@@ -20,8 +20,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.dashboard.files import Files
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
-from penstock.server.http import openapi, sign_in_page
+from penstock.server.http import openapi
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell, WithHeaders
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
@@ -45,10 +46,9 @@ def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, by_path[path])) for path in paths]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
-    resources.append(StarletteRoute("/", _front("/ui/" if site.broker.logins.is_required else "/docs")))
-    resources.append(StarletteRoute("/ui", _front(sign_in_page.PATH)))
-    resources.append(StarletteRoute(sign_in_page.PATH, _static("text/html", sign_in_page.PAGE)))
-    resources.append(StarletteRoute(sign_in_page.SCRIPT_PATH, _static("text/javascript", sign_in_page.SCRIPT)))
+    resources.append(StarletteRoute("/", _to_dashboard))
+    resources.append(StarletteRoute("/ui", _to_dashboard))
+    resources.append(StarletteRoute("/ui/{path:path}", _dashboard(site)))
     app = Starlette(
         routes=resources,
         middleware=[Middleware(Envelope, site=site), *_cors(site)],
@@ -220,22 +220,22 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
 
 
-def _front(path: str) -> Callable[[Request], Awaitable[Response]]:
-    """Who types the address that the broker prints finds what can be done here."""
-
-    async def front(request: Request) -> Response:
-        return RedirectResponse(path)
-
-    return front
+async def _to_dashboard(request: Request) -> Response:
+    """Who types the address that the broker prints finds the dashboard. Relative: a proxy may add a prefix."""
+    return RedirectResponse("ui/")
 
 
-def _static(media: str, text: str) -> Callable[[Request], Awaitable[Response]]:
-    """A part of the page that signs in."""
+def _dashboard(site: Site) -> Callable[[Request], Awaitable[Response]]:
+    files = Files()
 
-    async def page(request: Request) -> Response:
-        return Response(text, media_type=media, headers=sign_in_page.HEADERS)
+    async def reply(request: Request) -> Response:
+        accepted, known = request.headers.get("accept-encoding", ""), request.headers.get("if-none-match", "")
+        is_forwarded = request.scope["penstock.is_proxied"] and not site.settings.prefix
+        prefix = request.headers.get("x-forwarded-prefix", "") if is_forwarded else site.settings.prefix
+        status, content, headers = files.reply(request.path_params["path"], accepted, known, prefix)
+        return Response(content, status, headers)
 
-    return page
+    return reply
 
 
 Routes = tuple[Route, ...]

@@ -46,6 +46,7 @@ def _scope(exchange: Exchange) -> Scope:
         "headers": exchange.all_headers,
         "request_id": exchange.request_id.decode(),
         "penstock.client": exchange.client,
+        "penstock.is_proxied": exchange.protocol.is_proxied,
     }
 
 

@@ -50,7 +50,7 @@ class HttpConnection(asyncio.Protocol):
         self.site = site
         self.address = ""  # of who asked last: a proxy speaks for many
         self._peer = ""
-        self._is_proxy = False
+        self.is_proxied = False
         self._matcher = matcher
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
@@ -87,8 +87,8 @@ class HttpConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own class does not derive from it
         peer = transport.get_extra_info("peername")
         self.address = self._peer = peer[0] if isinstance(peer, tuple) else ""
-        self._is_proxy = self.site.proxies.trusts(self._peer)
-        if not self._is_proxy:  # its certificate is not that of who asks
+        self.is_proxied = self.site.proxies.trusts(self._peer)
+        if not self.is_proxied:  # its certificate is not that of who asks
             self._names = peer_names(transport)
         self.site.connections.add(self)
         self.site.broker.meter.connected("http")
@@ -251,7 +251,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_refused or parser.should_upgrade():
             return
         headers = dict(self._headers)
-        if self._is_proxy:
+        if self.is_proxied:
             self.address = self.site.proxies.client(self._peer, self._headers)
         hot = self._matcher.match(self._url) if method == b"POST" else None
         if hot is not None:
@@ -493,7 +493,7 @@ class HttpConnection(asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """The parser has met an upgrade, and stops there."""
         headers = dict(self._headers)
-        if self._is_proxy:
+        if self.is_proxied:
             self.address = self.site.proxies.client(self._peer, self._headers)
         path = self._url.partition(b"?")[0]
         if headers.get(b"upgrade", b"").lower() != b"websocket" or path != b"/api/v1/stream":

@@ -12,7 +12,6 @@ from penstock.access.sign_in import SignIn
 from penstock.broker.access import Client, Principal
 from penstock.errors import AccessError, BadRequest, InvalidField, RateLimited
 from penstock.server.http.actions import RequestParts, WithHeaders
-from penstock.server.http.sign_in_page import PATH
 from penstock.wire import json_models as models
 
 Secret = Annotated[str, Meta(max_length=1024)]
@@ -92,7 +91,7 @@ async def create_link(request: RequestParts) -> Any:
     """POST /api/v1/sessions/links."""
     sign_in = request.broker.logins.sign_in
     if sign_in is None:  # everybody is let in as they are
-        return LinkView(path=PATH, expires_at=None)
+        return LinkView(path="/ui/", expires_at=None)
     request.site.cookie()  # refused where no browser can sign in
     expires_at = datetime.fromtimestamp(request.broker.clock.now() / 1e6 + CODE_SECONDS, UTC)
     code = sign_in.sessions.new_code(request.client.principal)

@@ -51,6 +51,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # names that requests may have in `Host`, beside addresses and loopback names
     trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-For counts
     cors_origins: tuple[str, ...] = ()
+    prefix: str = ""  # the path under which a proxy shows this server
     scheme: str = "http"  # by which browsers reach it
     request_bytes_max: int = limits.frame_bytes_max
     connections_max: int = 10_000

@@ -1,0 +1,1 @@
+"""The dashboard: static files, built from web/, that a broker serves below /ui/."""

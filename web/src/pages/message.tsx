@@ -1,0 +1,130 @@
+// One message: its payload, where it stands in each group, why it waits, and what happened to it.
+import { at, call, get, may, post, type Schemas } from "../api";
+import { useLoad, View } from "../parts/load";
+import { exactJson, Payload } from "../parts/payload";
+import { ask, Badge, Card, Empty, Facts, Field, notify, Page, Time } from "../parts/ui";
+import { Link, link, messageLink, path } from "../router";
+import { content } from "./queue";
+
+type Message = Schemas["MessageView"];
+
+export default function MessagePage() {
+  const [, queue = "", partition = "", offset = ""] = path.value;
+  const parts = ["queues", queue, "messages", partition, offset];
+  const id = `${queue}/${partition}/${offset}`;
+  const message = useLoad(id, (abort) => get<Message>(parts, {}, abort));
+  const why = useLoad(`why,${id}`, (abort) => get<Schemas["Reasons"]>([...parts, "why"], {}, abort));
+  return (
+    <Page
+      title={id}
+      crumbs={[
+        ["Queues", link(["queues"])],
+        [queue, link(["queues", queue])],
+        ["Messages", link(["queues", queue, "messages"], { partition, offset })],
+      ]}
+      actions={
+        message.data ? (
+          <>
+            {may("push", queue) ? <button onClick={() => pushAgain(queue, message.data as Message)}>Push again</button> : null}
+            {may("manage", queue) ? <button onClick={() => cancel(id, parts, why.reload)}>Cancel</button> : null}
+          </>
+        ) : null
+      }
+    >
+      <View of={message}>
+        {(data) => (
+          <>
+            <div class="columns">
+              <Card title="Message">
+                <Facts items={facts(data)} />
+              </Card>
+              <Card title="State in each group">
+                <View of={why} rows={2}>
+                  {({ reasons }) =>
+                    reasons.length ? (
+                      <ul class="timeline">
+                        {reasons.map((reason) => (
+                          <li key={reason.group} class={tone(reason.code)}>
+                            <strong>{reason.group}</strong> <Badge>{reason.code}</Badge>
+                            <p>{reason.text}</p>
+                          </li>
+                        ))}
+                      </ul>
+                    ) : (
+                      <Empty title="No group reads this message" />
+                    )
+                  }
+                </View>
+              </Card>
+            </div>
+            <Card title="Payload">
+              <Payload of={data} />
+            </Card>
+            {Object.keys(data.headers).length ? (
+              <Card title="Headers">
+                <Facts items={Object.entries(data.headers)} />
+              </Card>
+            ) : null}
+          </>
+        )}
+      </View>
+    </Page>
+  );
+}
+
+function facts(message: Message): [string, preact.ComponentChildren][] {
+  const items: [string, preact.ComponentChildren][] = [
+    ["Pushed", <Time key="pushed" at={message.pushed_at} />],
+    ["Key", message.key ?? "–"],
+    ["Priority", String(message.priority)],
+    ["Content type", message.content_type],
+  ];
+  if (message.available_at) items.push(["Available", <Time key="available" at={message.available_at} />]);
+  if (message.expires_at) items.push(["Expires", <Time key="expires" at={message.expires_at} />]);
+  if (message.dedup_key) items.push(["Dedup key", message.dedup_key]);
+  if (message.trace) items.push(["Trace", <code key="trace">{message.trace}</code>]);
+  const origin = message.headers["penstock-origin"];
+  if (origin) items.push(["Came from", <Link key="origin" href={messageLink(origin)}>{origin}</Link>]);
+  return items;
+}
+
+function tone(code: string): string {
+  if (/acked|settled/.test(code)) return "ok";
+  if (/dead|expired|dropped|purged/.test(code)) return "danger";
+  return /ready/.test(code) ? "" : "warning";
+}
+
+function cancel(id: string, parts: readonly string[], reload: () => void): void {
+  ask({
+    title: `Cancel ${id}?`,
+    children: <p>It is taken back, which is possible only while nobody has it.</p>,
+    command: `penstock cancel ${id}`,
+    confirm: "Cancel the message",
+    danger: true,
+    done: "Cancelled",
+    run: async () => {
+      await call("DELETE", at(parts));
+      reload();
+    },
+  });
+}
+
+function pushAgain(queue: string, message: Message): void {
+  let text = message.payload_base64 === undefined ? exactJson(message.payload, "  ") : "";
+  ask({
+    title: `Push to ${queue} again`,
+    children: (
+      <Field label="Payload" hint={message.payload_base64 === undefined ? "It becomes a new message with the same key and headers." : "The payload is not JSON: type what to push."}>
+        <textarea rows={12} onInput={(event) => (text = event.currentTarget.value)}>
+          {text}
+        </textarea>
+      </Field>
+    ),
+    confirm: "Push",
+    run: async () => {
+      const copy = { ...content(text), ...(message.key === null ? {} : { key: message.key }), headers: message.headers, priority: message.priority };
+      const { results } = await post<Schemas["PushResults"]>(["queues", queue, "messages"], { messages: [copy] });
+      notify(`Pushed as ${results[0]?.id ?? "?"}`);
+    },
+  });
+}

@@ -1,0 +1,165 @@
+// The live statistics of every queue, with rates and a short memory for sparklines.
+import { computed, signal } from "@preact/signals";
+import { get, type Schemas } from "./api";
+import { subscribe, type LiveEvent } from "./live";
+
+export type QueueStats = Schemas["QueueStats"];
+
+export interface QueueRow {
+  name: string;
+  stats: QueueStats;
+  ready: number;
+  leased: number;
+  waiting: number;
+  dead: number;
+  acked: number;
+  lag: number;
+  oldestAt: string | null;
+  pushedPerSecond: number | null;
+  ackedPerSecond: number | null;
+  backlogs: number[]; // unsettled messages, one sample per second, the newest last
+}
+
+const SAMPLES = 60;
+const RATE_MS = 5_000;
+
+interface Sample {
+  at: number;
+  messages: number;
+  acked: number;
+}
+
+const samples = new Map<string, Sample[]>();
+const backlogs = new Map<string, number[]>();
+const stats = new Map<string, QueueStats>();
+let sampledAt = 0;
+
+export const rows = signal<Map<string, QueueRow> | null>(null);
+export const updatedAt = signal(0);
+
+/** Totals over all queues, one sample per second: for the chart of the overview. */
+export const totals = signal<{ at: number; pushed: number | null; acked: number | null; backlog: number }[]>([]);
+
+export const sortedRows = computed(() => [...(rows.value?.values() ?? [])].sort((a, b) => a.name.localeCompare(b.name)));
+
+let listeners = 0;
+let stop: (() => void) | null = null;
+
+/** Keep the statistics current while somebody looks; returns how to stop. */
+export function watchQueues(): () => void {
+  listeners += 1;
+  if (stop === null) stop = subscribe({ topics: ["queues"], interval_ms: 1000 }, onEvent, () => void refresh());
+  return () => {
+    listeners -= 1;
+    // Pages follow each other at once: the subscription is kept for a moment.
+    setTimeout(() => {
+      if (listeners === 0 && stop) {
+        stop();
+        stop = null;
+      }
+    }, 1000);
+  };
+}
+
+export async function refresh(): Promise<void> {
+  const { queues } = await get<Schemas["StatsView"]>(["stats"]);
+  const names = new Set(queues.map((queue) => queue.name));
+  for (const name of [...stats.keys()]) if (!names.has(name)) forget(name);
+  take(queues, Date.now());
+}
+
+function onEvent(event: LiveEvent): void {
+  if (event.event === "deleted") forget(String(event["queue"]));
+  else if (event.event === "created" || event.event === "updated") void refresh();
+  else if (event.event === "counters") take(event["counters"] as QueueStats[], Date.parse(event.at));
+  else if (event.event === "paused" || event.event === "resumed") void refresh();
+}
+
+function forget(name: string): void {
+  stats.delete(name);
+  samples.delete(name);
+  backlogs.delete(name);
+  publish(Date.now());
+}
+
+function take(changed: readonly QueueStats[], at: number): void {
+  for (const queue of changed) stats.set(queue.name, queue);
+  publish(at);
+}
+
+function publish(at: number): void {
+  const isSample = at - sampledAt >= 900;
+  if (isSample) sampledAt = at;
+  const next = new Map<string, QueueRow>();
+  for (const [name, queue] of stats) next.set(name, row(queue, at, isSample));
+  rows.value = next;
+  updatedAt.value = Date.now();
+  if (isSample) sampleTotals(at, next);
+}
+
+// Queues that do not change send nothing: time passes for them all the same, or their rates would never fall to zero.
+setInterval(() => {
+  if (stop && stats.size && Date.now() - updatedAt.value > 1500) publish(Date.now());
+}, 1000);
+
+function row(queue: QueueStats, at: number, isSample: boolean): QueueRow {
+  const groups = Object.values(queue.groups);
+  const sum = (pick: (group: Schemas["GroupStats"]) => number): number => groups.reduce((total, group) => total + pick(group), 0);
+  const ages = groups.map((group) => group.oldest_unsettled_at).filter((age): age is string => Boolean(age));
+  const [ready, leased, waiting, acked] = [sum((g) => g.ready), sum((g) => g.leased), sum((g) => g.waiting), sum((g) => g.acked)];
+  const memory = remember(queue.name, { at, messages: queue.messages, acked });
+  const history = backlogs.get(queue.name) ?? [];
+  if (isSample) {
+    history.push(ready + leased + waiting);
+    if (history.length > SAMPLES) history.shift();
+    backlogs.set(queue.name, history);
+  }
+  return {
+    name: queue.name,
+    stats: queue,
+    ready,
+    leased,
+    waiting,
+    acked,
+    dead: sum((g) => g.dead),
+    lag: Math.max(0, ...groups.map((g) => g.lag)),
+    oldestAt: ages.sort()[0] ?? null,
+    pushedPerSecond: perSecond(memory, (s) => s.messages),
+    ackedPerSecond: perSecond(memory, (s) => s.acked),
+    backlogs: history,
+  };
+}
+
+function remember(name: string, sample: Sample): Sample[] {
+  const memory = samples.get(name) ?? [];
+  samples.set(name, memory);
+  memory.push(sample);
+  while (memory.length > 2 && sample.at - (memory[1]?.at ?? 0) >= RATE_MS) memory.shift();
+  return memory;
+}
+
+function perSecond(memory: readonly Sample[], pick: (sample: Sample) => number): number | null {
+  const [first, last] = [memory[0], memory.at(-1)];
+  if (!first || !last || last.at - first.at < 500) return null;
+  return Math.max(0, ((pick(last) - pick(first)) * 1000) / (last.at - first.at));
+}
+
+function sampleTotals(at: number, all: ReadonlyMap<string, QueueRow>): void {
+  const list = [...all.values()].filter((queue) => !queue.name.startsWith("penstock."));
+  const known = list.filter((queue) => queue.pushedPerSecond !== null);
+  const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+  const sample = {
+    at,
+    pushed: known.length ? sum(known.map((queue) => queue.pushedPerSecond ?? 0)) : null,
+    acked: known.length ? sum(known.map((queue) => queue.ackedPerSecond ?? 0)) : null,
+    backlog: sum(list.map((queue) => queue.ready + queue.leased + queue.waiting)),
+  };
+  totals.value = [...totals.value.slice(-299), sample];
+}
+
+/** Seconds until the backlog is empty at the current rates, or null when it is not shrinking. */
+export function drainSeconds(queue: QueueRow): number | null {
+  const falling = (queue.ackedPerSecond ?? 0) - (queue.pushedPerSecond ?? 0);
+  const backlog = queue.ready + queue.waiting + queue.leased;
+  return backlog > 0 && falling > 0 ? backlog / falling : null;
+}
