@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test browser check format generate proto bench mutants nightly clean
+.PHONY: help setup run demo test browser check format web webcheck generate proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -73,7 +73,7 @@ format: setup ## mend what ruff can mend
 web: setup ## build the dashboard on every change of web/, and reload the pages that show it
 	@cd web && npm ci --no-audit --no-fund && node build.mjs --watch
 
-web-check: setup ## the types of the dashboard's sources
+webcheck: setup ## the types of the dashboard's sources
 	@cd web && { test -d node_modules/typescript || npm ci --no-audit --no-fund; }
 	@$(BIN)/python -c 'from penstock.server.http import openapi, routes; import json, sys; json.dump(openapi.document(routes.ROUTES), sys.stdout)' > web/openapi.json
 	@cd web && npm run --silent check

@@ -1,7 +1,7 @@
 """Builds the dashboard when the package is built or installed from a clone.
 
-Node makes it: the one of the system, or the one from PyPI where there is none. A source distribution carries the result,
-so who installs that, or a wheel, never needs Node. Nothing is built when the result is current.
+Node makes it: the one of the system, or the one from PyPI where there is none. A source distribution carries the
+result, so whoever installs that, or a wheel, never needs Node. Nothing is built when the result is current.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ SHARD = {"shard", "task_index"}
 WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "operations", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
-SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker"}
+SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker", "dashboard"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
@@ -83,6 +83,7 @@ LAYERS: dict[str, set[str]] = {
     "embedded": CORE | SHARD | {"operations", "access"},
     "wire": WIRE,
     "config": BASE,
+    "dashboard": set(),
     "telemetry": CORE | SHARD | {"embedded"},
     "broker": CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry"},
     "server": SERVER,

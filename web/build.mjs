@@ -33,6 +33,13 @@ const options = {
   plugins: [{ name: "publish", setup: (build) => build.onEnd(publish) }],
 };
 
+// In development: the page is loaded again when the sources have changed.
+const RELOAD = `
+const built = async () => (await fetch("source.txt", { cache: "no-store" })).text();
+const first = await built();
+setInterval(async () => { if ((await built().catch(() => first)) !== first) location.reload(); }, 700);
+`;
+
 async function publish(result) {
   if (result.errors.length) return;
   const files = new Map(result.outputFiles.map((file) => [relative(join(here, "unused"), file.path), file.contents]));
@@ -43,6 +50,10 @@ async function publish(result) {
   files.set("index.html", Buffer.from(page));
   files.set("icon.svg", await readFile(join(here, "icon.svg")));
   files.set("source.txt", Buffer.from(await sourceDigest()));
+  if (watching) {
+    files.set("reload.js", Buffer.from(RELOAD));
+    files.set("index.html", Buffer.from(page.replace("</head>", '<script type="module" src="reload.js"></script>\n</head>')));
+  }
   await rm(out, { recursive: true, force: true });
   await mkdir(out, { recursive: true });
   for (const [name, contents] of files) {

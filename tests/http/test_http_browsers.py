@@ -114,7 +114,7 @@ def test_what_comes_from_another_site_is_refused_except_a_link_to_a_page(serve):
 
     assert get("/docs", site, navigate) == 200
     assert get("/", site, navigate) == 307
-    assert get("/ui/anything", site, navigate) == 404
+    assert get("/ui/missing.js", site, navigate) == 404
     assert get("/docs", site, "sec-fetch-mode: no-cors") == 403
     assert get("/docs", site, navigate, method="POST") == 403
     assert get("/api/v1/queues", site, navigate) == 403

@@ -98,7 +98,7 @@ def test_the_page_shows_a_command_for_every_route(server):
 def test_the_front_door_leads_to_the_page(server):
     found = server.http.get("/", follow_redirects=False)
 
-    assert (found.status_code, found.headers["location"]) == (307, "/docs")
+    assert (found.status_code, found.headers["location"]) == (307, "ui/")
 
 
 def test_every_route_is_documented_with_an_example():

@@ -1,7 +1,7 @@
 """The files of the dashboard, ready to be sent.
 
-They are built from `web/` into `static/` when the package is installed from a clone, and are part of the wheel. The page
-itself is `index.html`; every other name has a hash of its content, so browsers may keep it for good. An address that is
+They are built from `web/` into `static/` when the package is installed from a clone, and are part of the wheel. The
+page itself is `index.html`; every other name has a hash of its content, so browsers may keep it for good. An address that is
 not a file is a view of the page: the script reads the path.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-import os
 import re
 from html import escape
 from pathlib import Path
@@ -97,12 +96,12 @@ class Files:
 
     def _refresh(self) -> None:
         try:
-            built_at = os.stat(self._folder / PAGE).st_mtime_ns
+            built_at = (self._folder / PAGE).stat().st_mtime_ns
         except FileNotFoundError:
             built_at = None
         if built_at != self._built_at:
-            names = os.listdir(self._folder) if built_at is not None else []
-            self._files = {name: (self._folder / name).read_bytes() for name in names}
+            paths = list(self._folder.iterdir()) if built_at is not None else []
+            self._files = {path.name: path.read_bytes() for path in paths}
             self._built_at = built_at
 
 
