@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test browser check format web webcheck generate proto bench mutants nightly clean
+.PHONY: help setup run demo test browser postgresql check format web webcheck generate proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -49,7 +49,7 @@ demo: setup ## show Penstock at work: an embedded demonstration
 # Tests start many processes: they need not compile the same modules again and again.
 test nightly: export PYTHONDONTWRITEBYTECODE :=
 
-test: check browser ## everything CI wants: the checks, then the tests
+test: check browser postgresql ## everything CI wants: the checks, then the tests
 	$(BIN)/python -m pytest --numprocesses auto
 
 # Playwright's own downloads are not used: the package of the system has security updates.
@@ -60,6 +60,14 @@ INSTALL_CHROMIUM = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "Installing chromium-headless-shell for the tests."; export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium-headless-shell >/dev/null; \
 	else echo "The tests need a browser; as root: apt-get install chromium-headless-shell, or chromium elsewhere." >&2; fi
+
+postgresql: ## install PostgreSQL for the tests, on Debian as root; no server is left running
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || $(INSTALL_POSTGRESQL)
+
+INSTALL_POSTGRESQL = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo "Installing postgresql for the tests."; export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends postgresql >/dev/null; \
+	else echo "The tests need PostgreSQL; as root: apt-get install postgresql." >&2; fi
 
 check: setup ## ruff and mypy
 	$(BIN)/ruff check
@@ -90,7 +98,7 @@ bench: setup ## measure, beside the raw limits of this machine
 mutants: setup ## test the tests: plant deliberate faults one at a time, and show which test catches each
 	$(BIN)/python -m tests.mutants.run
 
-nightly: check browser ## the tests in their long doses, with all mutants
+nightly: check browser postgresql ## the tests in their long doses, with all mutants
 	PENSTOCK_DOSE=nightly $(BIN)/python -m pytest --timeout 7200
 
 clean: ## remove what the commands above made

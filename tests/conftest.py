@@ -31,6 +31,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from penstock.storage import disk
 from tests.support.dose import NIGHTLY
+from tests.support.postgres import PostgresServer
 
 SPARK = PurePosixPath("tests/spark")
 OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
@@ -92,6 +93,14 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(disk, "_allocate", ALLOCATE)
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as path:
         yield Path(path)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests of this process; each takes a database of its own."""
+    server = PostgresServer()
+    yield server
+    server.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -51,7 +51,7 @@ SHARD = {"shard", "task_index"}
 WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "operations", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
-SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker", "dashboard"}
+SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker", "dashboard", "postgres"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
@@ -75,12 +75,13 @@ LAYERS: dict[str, set[str]] = {
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
+    "postgres": CORE,
     "replies": BASE | {"batch"},
     "shard": CORE | SHARD,
     "task_index": CORE | {"shard.shard", "shard.engine"},
     "repair": CORE | SHARD,
     "verify": CORE | SHARD,
-    "embedded": CORE | SHARD | {"operations", "access"},
+    "embedded": CORE | SHARD | {"operations", "access", "postgres"},
     "wire": WIRE,
     "config": BASE,
     "dashboard": set(),

@@ -40,6 +40,7 @@
     ├── SparkMissing            spark_missing: Spark, or the Java that it needs, is not installed
     ├── ServerError             between a client and its broker
     │   ├── Unavailable             unavailable
+    │   ├── Moved                   moved
     │   ├── TlsFailed               tls_failed
     │   └── Internal                internal
     └── StorageError            the disk under the shard
@@ -47,6 +48,9 @@
         ├── DirectoryInUse          directory_in_use
         ├── DiskReadOnly            disk_read_only
         ├── DiskFull                disk_full
+        ├── StoreUnavailable        store_unavailable
+        ├── StoreRefused            store_refused
+        ├── Deposed                 deposed
         ├── Damaged                 damaged
         └── OutcomeUnknown          outcome_unknown
 
@@ -348,6 +352,17 @@ class Unavailable(ServerError):
     hint_default = "check that the broker runs and the address is right, then try again"
 
 
+class Moved(ServerError):
+    """This node is a spare; `address` is where the owner can be reached, empty when there is none right now."""
+
+    code = "moved"
+    hint_default = "clients of Penstock follow by themselves; others connect to the address"
+
+    def __init__(self, message: str, *, address: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.address = address
+
+
 class TlsFailed(ServerError):
     """The broker or the client could not prove itself, or one of them does not speak TLS; nothing was sent."""
 
@@ -388,6 +403,27 @@ class DiskFull(StorageError):
     """Free space is under the guard; pushes are refused, settles still work."""
 
     hint_default = "free some space or lower retention; consumers may go on"
+
+
+class StoreUnavailable(StorageError):
+    """The connection to the store was lost, or a deadline passed. What was sent may or may not have happened."""
+
+    code = "store_unavailable"
+    hint_default = "check that PostgreSQL runs and can be reached; Penstock goes on by itself when it is back"
+
+
+class StoreRefused(StorageError):
+    """The store refused a connection or a statement; `sqlstate` is PostgreSQL's own code, empty without an answer."""
+
+    code = "store_refused"
+    sqlstate = ""
+
+
+class Deposed(StorageError):
+    """Another node owns the shard now: this one changes nothing any more."""
+
+    code = "deposed"
+    hint_default = "the node becomes a spare, and clients go to the new owner"
 
 
 class Damaged(StorageError):

@@ -35,6 +35,7 @@ DURABILITIES: Final = ("fsync", "interval", "os")
 PRIORITY_NAMES: Final = {"background": 0, "low": 64, "normal": 128, "high": 192, "critical": 255}
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")  # a `Path` has made one slash of two
+STORE_SCHEMES: Final = ("postgresql://", "postgres://")
 _MODE: Final = re.compile(r"0?7[0-7]0")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
@@ -358,11 +359,19 @@ def check_durability(value: Any) -> None:
 
 
 def check_path(path: Any) -> None:
-    """A data directory, or None; what has a scheme is somewhere else."""
+    """A data directory, the URL of a store in PostgreSQL, or None; what has another scheme is somewhere else."""
     scheme = _SCHEME.match(str(path))
-    if scheme:
-        hint = "penstock.connect() is for brokers, as in penstock.connect('penstock://localhost:7710')"
+    if scheme and scheme[0] not in STORE_SCHEMES:
+        hint = (
+            "a directory, or postgresql://…; penstock.connect() is for brokers, as in"
+            " penstock.connect('penstock://localhost:7710')"
+        )
         raise InvalidField(f"path: {scheme[0]}… is not a directory but a URL", hint=hint)
+
+
+def is_store_url(path: object) -> bool:
+    """Whether a path is the URL of a store rather than a directory."""
+    return isinstance(path, str) and path.startswith(STORE_SCHEMES)
 
 
 def is_mode(text: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.clock import ManualClock
-from tests.behaviour.ways import WAYS
+from tests.behaviour.ways import WAYS, PostgresWay
 
-EVERYWHERE = ["memory", "file", "sealed", "tcp", "http"]
+EVERYWHERE = ["memory", "file", "sealed", "tcp", "http", "postgres"]
 
 
 @pytest.fixture
@@ -18,6 +18,8 @@ def clock():
 @pytest.fixture(params=EVERYWHERE)
 def way(request, tmp_path, clock):
     found = WAYS[request.param](tmp_path / "data", clock)
+    if isinstance(found, PostgresWay):
+        found.url = request.getfixturevalue("postgres").new_database()
     yield found
     if found.opened:
         found.stop()

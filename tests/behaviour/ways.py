@@ -19,6 +19,7 @@ from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.model import Outcome, Receipt
+from penstock.postgres.store import PostgresStore
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
 from tests.support.brokers import BrokerThread
@@ -163,6 +164,28 @@ class SealingSession(Session):
         return sum(p.end for queue in self.shard.core.queues.values() for p in queue.partitions)
 
 
+class PostgresWay(Way):
+    """A shard in PostgreSQL."""
+
+    lasts = True
+    url = ""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        super().__init__(directory, clock)
+        self.stores: list[PostgresStore] = []
+
+    def make(self) -> Session:
+        # One node: it takes the shard over from itself, as after a crash.
+        store = PostgresStore(self.url, node="test", file_bytes=JOURNAL_FILE_BYTES, directory=self.directory)
+        self.stores.append(store)
+        return Session(None, store=store, **self.arguments())
+
+    def crash(self) -> Penstock:
+        self.session.shard.is_closed = True
+        self.stores[-1].links.close()
+        return self.start()
+
+
 class BrokerWay(Way):
     """A broker on a socket; `session` is the broker's own."""
 
@@ -210,4 +233,5 @@ WAYS: dict[str, type[Way]] = {
     "forgetful": ForgetfulWay,
     "tcp": TcpWay,
     "http": HttpWay,
+    "postgres": PostgresWay,
 }

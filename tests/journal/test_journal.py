@@ -15,6 +15,7 @@ from penstock.journal.memory import MemoryJournal
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Bytes, Disk, RealDisk
 from tests.support.forgetful import SHORT, ForgetfulDisk, ForgetfulFile
+from tests.support.postgres import in_postgres
 
 SHARD = bytes(range(16))
 FILE_BYTES = 4096
@@ -39,10 +40,14 @@ def replayed(journal: Journal, after: int = 0) -> list[tuple[int, bytes]]:
     return [(sequence, bytes(entries)) for sequence, entries in journal.replay(after)]
 
 
-@pytest.fixture(params=["file on a real disk", "file on a forgetful disk", "memory"])
+@pytest.fixture(params=["file on a real disk", "file on a forgetful disk", "memory", "postgres"])
 def journal(request, tmp_path) -> Iterator[Journal]:
     if request.param == "memory":
         yield MemoryJournal()
+        return
+    if request.param == "postgres":
+        with in_postgres(request.getfixturevalue("postgres").new_database(), file_bytes=FILE_BYTES) as stored:
+            yield stored
         return
     disk: Disk = RealDisk(tmp_path / "data") if "real" in request.param else ForgetfulDisk(seed=7)
     open_directory(disk, lambda: SHARD)

@@ -144,10 +144,15 @@ class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
 
 
 class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
-    """A clean stop: everything before this frame was durable."""
+    """The end of an owner's time: a clean stop, everything before this frame was durable.
+
+    With a `term`: the start of the next one's. A node has taken the shard over, and serves when this frame is durable.
+    """
 
     at: int
     queue: int = 0  # no queue: ids start at 1
+    term: int = 0
+    node: str = ""
 
 
 class Produced(msgspec.Struct, array_like=True, tag_field="kind", tag=12, gc=False):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock import limits
 from penstock import operations as ops
@@ -34,6 +34,7 @@ from penstock.model import (
     check_mode,
     check_path,
     check_seconds,
+    is_store_url,
 )
 from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
@@ -43,7 +44,7 @@ from penstock.seals import Wrapper
 from penstock.shard import transactions
 from penstock.shard.audit import AuditLog
 from penstock.shard.engine import Ticket
-from penstock.shard.opening import close_on_disk, open_in_memory, open_on_disk
+from penstock.shard.opening import DirectoryStore, Store, close_shard, open_in_memory, open_shard
 from penstock.shard.shard import Shard
 from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
@@ -55,11 +56,24 @@ from penstock.storage.staged_quotas import StagedQuotas
 from penstock.storage.staging import Staging
 
 R = TypeVar("R")
+
+
+def store_of(path: Path | str | None, disk: Disk | None, mode: int | None, file_bytes: int | None) -> Store | None:
+    """Where a shard is kept, by its path or URL; None when it is in memory."""
+    if isinstance(path, str) and is_store_url(path):
+        from penstock.postgres.store import PostgresStore  # late: most programs have a directory
+
+        return PostgresStore(path, file_bytes=file_bytes)
+    if path is None and disk is None:
+        return None
+    return DirectoryStore(disk or RealDisk(path or ".", mode=mode), file_bytes)
+
+
 Watch = tuple[Waiter, Group]  # a lease that waits
 
 
 class Session:
-    """One open shard and its background roles. `path` None keeps everything in memory."""
+    """One open shard and its background roles. `path` is a directory, or the URL of a store; None: in memory."""
 
     def __init__(
         self,
@@ -70,6 +84,7 @@ class Session:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         disk: Disk | None = None,
+        store: Store | None = None,
         background: bool = True,
         journal_file_bytes: int | None = None,
         journal_file_seconds: float | None = None,
@@ -88,19 +103,16 @@ class Session:
             file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")
         mode = check_mode(data_mode)
-        self.clock = clock = clock or SystemClock()
         rng = rng or random.SystemRandom()
         self._wrapper = wrapper_of(master_key, kms_command, keys)
         self.key_ring: KeyRing | None = None  # None: there is no master key
         self._disk: Disk | None = None
         self.keeper: Storekeeper | None = None
-        if path is None and disk is None:
-            self.shard: Shard = open_in_memory(clock, rng)
-        else:
-            self._disk = disk or RealDisk(path or ".", mode=mode)
-            sizes: dict[str, Any] = {"durability": durability, "journal_file_bytes": journal_file_bytes}
-            self.shard, self.keeper = open_on_disk(self._disk, clock, rng, open_keys=self._open_keys, **sizes)
+        self._store = store or store_of(path, disk, mode, journal_file_bytes)
+        self._open(clock, rng, durability)
+        if self.keeper is not None:
             self.keeper.file_us_max = file_us_max
+        clock = self.clock
         self.access: AccessStore = AccessStore(self._disk, clock)
         self.files: StoredFiles = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
@@ -110,7 +122,8 @@ class Session:
         self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
-        self.tasks: TaskService = TaskService(self.shard, self._disk, task_retention_seconds, background=background)
+        own_disk = None if self._store is None else self._store.own_disk
+        self.tasks: TaskService = TaskService(self.shard, own_disk, task_retention_seconds, background=background)
         self.timekeeper.roles.append(self.tasks.tick)
         self._instruct_keeper()
         if self.shard.store is not None:
@@ -118,6 +131,18 @@ class Session:
         self._closing = threading.Lock()
         refuse_in_forks(self)
         self._begin(background)
+
+    def _open(self, clock: Clock | None, rng: random.Random, durability: Durability) -> None:
+        if self._store is None:
+            self.clock = clock or SystemClock()
+            self.shard: Shard = open_in_memory(self.clock, rng)
+            return
+        shard_id = self._store.open()
+        self.clock = self._store.clock(clock)
+        self._disk = self._store.disk
+        self.shard, self.keeper = open_shard(
+            self._store, shard_id, self.clock, rng, durability=durability, open_keys=self._open_keys
+        )
 
     def _instruct_keeper(self) -> None:
         """Who must know before the storekeeper removes something."""
@@ -185,6 +210,8 @@ class Session:
             self.shard.prefetcher = None  # no threads means none
 
     def _start(self) -> None:
+        if self._store is not None:
+            self._store.start()
         self.timekeeper.start()
         if self.keeper is not None:
             self.keeper.start()
@@ -203,10 +230,10 @@ class Session:
                 return
             self.timekeeper.stop()
             try:
-                if self.keeper is not None and self._disk is not None:
+                if self.keeper is not None and self._store is not None:
                     self.keeper.stop()
                     self.tasks.close()
-                    close_on_disk(self.shard, self.keeper, self._disk)
+                    close_shard(self.shard, self.keeper, self._store)
                 else:
                     self.tasks.close()
                     self.shard.is_closed = True

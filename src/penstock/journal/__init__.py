@@ -1,7 +1,7 @@
 """The journal seam: an append-only list of frames, numbered from 1, that becomes durable in groups.
 
-Three implementations, held to one conformance suite: file, memory and, in a cluster, PostgreSQL. The order of a
-frame's life is append (gathered in memory) → write (the operating system has it) → sync (it survives a power cut).
+Three implementations, held to one conformance suite: file, memory and PostgreSQL (`postgres/journal.py`). The order of
+a frame's life is append (gathered in memory) → write (the operating system has it) → sync (it survives a power cut).
 Always `durable_sequence <= written_sequence <= sequence`.
 """
 
@@ -10,10 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from penstock.errors import OutcomeUnknown
+from penstock import limits
+from penstock.errors import DiskFull, OutcomeUnknown, PenstockError
 from penstock.storage.journal_files import JournalFile
 
-__all__ = ["Frame", "FrameReader", "Journal", "JournalFile", "OpenFrame", "as_it_is", "outcome_unknown"]
+__all__ = [
+    "Frame",
+    "FrameReader",
+    "Journal",
+    "JournalFile",
+    "LocalJournal",
+    "OpenFrame",
+    "as_it_is",
+    "outcome_unknown",
+]
 
 Frame = tuple[int, int, memoryview]  # sequence, checksum, entries
 OpenFrame = Callable[[memoryview], memoryview]  # entries as they are stored → as they were before they were sealed
@@ -38,6 +48,8 @@ class Journal(Protocol):
     written_sequence: int
     durable_sequence: int
     disk_full: bool  # pushes must be refused; settles still work
+    files_unsealed_max: int  # full files that may wait for the sealer before pushes do
+    is_remote: bool  # every frame is waited for, leases too, and what is in memory may be out of date
     failed: BaseException | None  # the error that stopped the journal for good
     on_rotate: Callable[[], None]  # called when a file has become full; must not block
     on_fail: Callable[[], None]  # called once, when it has stopped for good; must not block
@@ -81,6 +93,18 @@ class Journal(Protocol):
     def check_space(self) -> bool:
         """Check the free space, renew the reserve if it was used, and set and return `disk_full`."""
 
+    def push_refusal(self) -> PenstockError:
+        """Why pushes are refused, while `disk_full`."""
+
+    def is_stale(self) -> bool:
+        """Whether another node may own the shard without this one knowing."""
+
+    def stale_refusal(self) -> PenstockError:
+        """Why nothing is answered from memory, while `is_stale`."""
+
+    def confirmed_at(self, sequence: int) -> int:
+        """When a frame of a remote journal became durable, by the monotonic clock; asked for in rising order."""
+
     def mark(self) -> None:
         """Record how far it is durable, so that a journal that has lost its end is detected."""
 
@@ -92,6 +116,25 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Make everything durable and release the files; it may be called twice."""
+
+
+class LocalJournal:
+    """What is so of every journal on the machine of its process: it is never out of date."""
+
+    files_unsealed_max: int = limits.journal_files_unsealed_max
+    is_remote: bool = False
+
+    def push_refusal(self) -> PenstockError:
+        return DiskFull("the disk is nearly full; pushes are refused until space is free again")
+
+    def is_stale(self) -> bool:
+        return False
+
+    def stale_refusal(self) -> PenstockError:
+        raise AssertionError("it is never stale")
+
+    def confirmed_at(self, sequence: int) -> int:
+        return 0
 
 
 def outcome_unknown(cause: BaseException) -> OutcomeUnknown:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
-from penstock.journal import Frame, JournalFile, OpenFrame, as_it_is, outcome_unknown
+from penstock.journal import Frame, JournalFile, LocalJournal, OpenFrame, as_it_is, outcome_unknown
 from penstock.storage import journal_files
 from penstock.storage.disk import Disk, File, ReadableDisk
 from penstock.storage.frames import (
@@ -42,7 +42,7 @@ _ZEROS: Final = bytes(256 * limits.KIB)
 _READ_BYTES: Final = 256 * limits.KIB
 
 
-class FileJournal:
+class FileJournal(LocalJournal):
     """The files under `journal/` of a data directory that is locked by this process.
 
     `known_durable` is a sequence that something else, a checkpoint or the segments, says was durable: a journal that

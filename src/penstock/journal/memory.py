@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.errors import Closed, Damaged
-from penstock.journal import Frame, JournalFile, outcome_unknown
+from penstock.journal import Frame, JournalFile, LocalJournal, outcome_unknown
 from penstock.storage.frames import ENTRIES_BYTES_MAX
 
 
-class MemoryJournal:
+class MemoryJournal(LocalJournal):
     """Frames in a list."""
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -83,6 +84,9 @@ class Engine:
         self.joining: Callable[[int], list[Entry]] | None = None  # what joins the frame of an operation: its record
         self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
         journal.on_fail = self._failed
+        self.is_remote = journal.is_remote
+        # Leases whose replies have not left yet, each with its frame and when it was decided, by the monotonic clock.
+        self.unstarted: deque[tuple[int, Lease, int]] = deque()
         self.prefetcher = Prefetcher(store) if store is not None else None
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
@@ -109,6 +113,11 @@ class Engine:
             raise Closed("this Penstock is closed")
         if self.journal.failed is not None:
             raise outcome_unknown(self.journal.failed)
+
+    def require_fresh(self) -> None:
+        """Refuse to answer from memory when another node may own the shard. For journals that are remote."""
+        if self.journal.is_stale():
+            raise self.journal.stale_refusal()
 
     def check(self) -> None:
         """Stop the shard if a change was interrupted. Called first by whoever takes the lock, unless `begin` is."""
@@ -149,7 +158,7 @@ class Engine:
         sequence = self.append_frame(data, batch, level)
         if self.once_appended or self.core.tasks.ripe:
             self._appended()
-        return sequence if level == "fsync" else 0
+        return sequence if level == "fsync" or self.is_remote else 0
 
     def commit_freeing(
         self, entries: list[Entry], now: int, level: Durability, chosen: Sequence[Chosen] = ()
@@ -175,7 +184,7 @@ class Engine:
             return 0, []
         sequence = self.append_frame(*self._encoded(entries), level)
         self._appended()
-        return sequence if level == "fsync" else 0, entries
+        return sequence if level == "fsync" or self.is_remote else 0, entries
 
     def _encoded(self, entries: list[Entry]) -> tuple[bytes, bytes | memoryview]:
         """The bytes of a frame, those of encrypted queues sealed."""
@@ -199,7 +208,7 @@ class Engine:
 
     def append_frame(self, data: bytes, batch: bytes | memoryview, level: Durability) -> int:
         """Append, and make as safe at once as the level asks for; the sync of `fsync` is for whoever has the ticket."""
-        if level == "fsync":
+        if level == "fsync" or self.is_remote:
             self._must_sync = sequence = self.journal.append(data, batch)
             return sequence
         if level == "interval" and self.sync_at is None:
@@ -229,6 +238,8 @@ class Engine:
         """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
         core = self.core
         did = 0
+        if self.is_remote:
+            self._start_leases()
         if now >> TICK_BITS > core.wheel.tick:
             self.changing = True
             did += self._advance(now)
@@ -246,6 +257,10 @@ class Engine:
         if now >= core.tasks.schedules.next_at:
             did += self._fire(now)
         return did
+
+    def let_time_happen(self) -> None:
+        """What time has brought, while nobody calls. The caller holds the lock."""
+        self.tick(*self.begin())
 
     def _advance(self, now: int) -> int:
         if not self.core.advance(now):
@@ -266,6 +281,19 @@ class Engine:
         if not entries:
             self.changing = False
         return entries
+
+    def _start_leases(self) -> None:
+        """The time of a lease starts when its reply leaves, which is when its frame is durable."""
+        unstarted, durable = self.unstarted, self.journal.durable_sequence
+        while unstarted and unstarted[0][0] <= durable:
+            sequence, lease, leased_at = unstarted[0]
+            late = self.journal.confirmed_at(sequence) - leased_at
+            if late > 0 and self.core.leases.get(lease.nonce) is lease:
+                self.changing = True
+                lease.deadline += late
+                self.core.set_deadline(lease)
+                self.changing = False
+            unstarted.popleft()
 
     def _end_leases(self, now: int, monotonic: int) -> int:
         """A slice of the leases that ran out; all of them are over."""

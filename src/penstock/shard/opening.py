@@ -1,7 +1,8 @@
-"""Opening a shard on a data directory, and closing it.
+"""Opening a shard on a store, and closing it.
 
-Checkpoint, then the extents of sealed segments, then the frames after the checkpoint; then the indexes are made and
-whatever was leased is closed as interrupted. The same `apply` that ran live does all of it.
+A store is a data directory, or PostgreSQL (`postgres/store.py`). Checkpoint, then the extents of sealed segments, then
+the frames after the checkpoint; then the indexes are made and whatever was leased is closed as interrupted. The same
+`apply` that ran live does all of it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import groupby
+from typing import Protocol
 
 from penstock.batch import layout
 from penstock.batch.layout import DUE
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
+from penstock.delivery.entries import Closing, Entry, decode, decode_push_one, decode_pushes
 from penstock.delivery.log import Extent
 from penstock.delivery.recovery import attach_sealed, gaps, rebuild
 from penstock.delivery.upkeep import decide_interrupted
 from penstock.errors import Damaged
-from penstock.journal import as_it_is
+from penstock.journal import Journal, OpenFrame, as_it_is
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
@@ -42,6 +44,59 @@ OpenKeys = Callable[[Disk, bytes], DataKeys | None]  # of a directory and its sh
 Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
 
 
+class Store(Protocol):
+    """Where a shard is kept: its files, and its journal among them."""
+
+    disk: Disk  # the files of the shard, once it is open
+    own_disk: Disk | None  # where this process keeps what can be rebuilt; None: in memory
+
+    def open(self) -> bytes:
+        """Take the shard for this process; its id."""
+
+    def clock(self, clock: Clock | None) -> Clock:
+        """The clock of the shard; `clock` is one that the caller brings."""
+
+    def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> Journal:
+        """The journal, refused when it ends before a sequence that was durable."""
+
+    def opened(self) -> list[Entry]:
+        """What must be durable before anything is served."""
+
+    def start(self) -> None:
+        """The shard is served from now on."""
+
+    def close(self) -> None:
+        """Give the shard back."""
+
+
+class DirectoryStore:
+    """A data directory, locked while it is open."""
+
+    def __init__(self, disk: Disk, file_bytes: int | None = None) -> None:
+        self.disk = disk
+        self.own_disk: Disk | None = disk
+        self._file_bytes = file_bytes
+
+    def open(self) -> bytes:
+        return open_directory(self.disk)
+
+    def clock(self, clock: Clock | None) -> Clock:
+        return clock or SystemClock()
+
+    def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> Journal:
+        sizes = {} if self._file_bytes is None else {"file_bytes": self._file_bytes}
+        return FileJournal(self.disk, shard_id, known_durable=known_durable, unseal=unseal, **sizes)
+
+    def opened(self) -> list[Entry]:
+        return []
+
+    def start(self) -> None:
+        """The lock says already that it is at work."""
+
+    def close(self) -> None:
+        self.disk.close()
+
+
 def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
     """A shard that forgets everything when it is closed."""
     core = DeliveryState(clock.now())
@@ -57,39 +112,56 @@ def open_on_disk(
     journal_file_bytes: int | None = None,
     open_keys: OpenKeys = lambda disk, shard_id: None,
 ) -> tuple[Shard, Storekeeper]:
-    """A shard on a data directory, which is locked until `close_on_disk`."""
-    shard_id = open_directory(disk)
+    """A shard on a data directory, which is locked until `close_shard`."""
+    store = DirectoryStore(disk, journal_file_bytes)
+    return open_shard(store, store.open(), clock, rng, durability=durability, open_keys=open_keys)
+
+
+def open_shard(
+    store: Store,
+    shard_id: bytes,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    durability: Durability = "fsync",
+    open_keys: OpenKeys = lambda disk, shard_id: None,
+) -> tuple[Shard, Storekeeper]:
+    """A shard on a store that is open; it is closed when this fails."""
+    disk = store.disk
     try:
         keys = open_keys(disk, shard_id)
         seals = None if keys is None else Seals(keys, shard_id)
         frame_seals = None if seals is None else FrameSeals(seals)
         row_seals = None if seals is None else RowSeals(seals)
         unseal = as_it_is if frame_seals is None else frame_seals.open
-        store = SegmentStore(disk, row_seals=row_seals)
+        segments = SegmentStore(disk, row_seals=row_seals)
         checkpoints = CheckpointStore(disk)
         checkpoint = checkpoints.load()
         sequence = checkpoint.sequence if checkpoint else 0
-        sizes = {} if journal_file_bytes is None else {"file_bytes": journal_file_bytes}
-        journal = FileJournal(
-            disk, shard_id, known_durable=max(sequence, store.sealed_sequence), unseal=unseal, **sizes
-        )
-        core = recover(journal.replay, store.manifest, checkpoint, clock.now(), seals)
+        journal = store.open_journal(shard_id, max(sequence, segments.sealed_sequence), unseal)
+        core = recover(journal.replay, segments.manifest, checkpoint, clock.now(), seals)
         if row_seals is not None:
             row_seals.encrypted = core.encrypted
         _require_whole(core)
-        shard = Shard(journal, core, clock, rng, store=store, durability=durability, frame_seals=frame_seals)
+        shard = Shard(journal, core, clock, rng, store=segments, durability=durability, frame_seals=frame_seals)
         _rebuild(shard)
+        _write_opened(shard, store)
         _close_interrupted(shard, rng)
     except BaseException:
-        disk.close()
+        store.close()
         raise
     return shard, Storekeeper(shard, Checkpointer(shard, checkpoints), Staging(disk))
 
 
 def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
-    """A clean stop: checkpoint, a closing frame that vouches for all before it, and the lock given back."""
+    """`close_shard` for a data directory."""
+    close_shard(shard, keeper, DirectoryStore(disk))
+
+
+def close_shard(shard: Shard, keeper: Storekeeper, store: Store) -> None:
+    """A clean stop: checkpoint, a closing frame that vouches for all before it, and the store given back."""
     with ExitStack() as last:  # all of it, whatever fails; from below upwards
-        last.callback(disk.close)
+        last.callback(store.close)
         last.callback(shard.throttle.set)  # whoever waited to push is notified
         last.callback(shard.journal.close)
         last.callback(shard.commit.close)
@@ -171,6 +243,15 @@ def _rebuild(shard: Shard) -> None:
     for queue in core.queues.values():
         if any(partition.flags & DUE for partition in queue.partitions):
             fetch_delays(shard, queue, core.wheel.reached, opening=True)
+
+
+def _write_opened(shard: Shard, store: Store) -> None:
+    """Say who serves from here on. It is durable with what `_close_interrupted` waits for."""
+    entries = store.opened()
+    if entries:
+        with shard.lock:
+            shard.check()
+            shard.upkeep_commit(entries)
 
 
 def _close_interrupted(shard: Shard, rng: random.Random) -> None:

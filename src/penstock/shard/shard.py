@@ -36,7 +36,7 @@ from penstock.delivery.push import (
 )
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.settle import Chosen
-from penstock.errors import DiskFull, LeaseLost, TooLarge
+from penstock.errors import LeaseLost, TooLarge
 from penstock.model import DLQ_SUFFIX, ContentType, Durability, MessageId, Outcome, Position, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Producer, Settling
@@ -233,7 +233,8 @@ class Shard(Engine):
                     if self.waiters:
                         self.waiters.wake(queue.id, 1)  # in every group
                     self.changing = False
-                    return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
+                    is_waited_for = level == "fsync" or self.is_remote
+                    return MessageId(name, partition.name, offset), sequence if is_waited_for else 0
         except BaseException:
             self.notice()
             raise
@@ -248,7 +249,7 @@ class Shard(Engine):
 
     def check_space(self) -> None:
         if self.journal.disk_full:
-            raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
+            raise self.journal.push_refusal()
 
     def _commit_push(
         self,
@@ -306,6 +307,8 @@ class Shard(Engine):
     def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
         core = self.core
         now, monotonic = self.begin()
+        if self.is_remote:
+            self.require_fresh()
         self.tick(now, monotonic)
         queue = core.by_name.get(name) or admin.queue_named(core, name)
         number = queue.group_ids.get(group_name)
@@ -331,6 +334,8 @@ class Shard(Engine):
         expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
             core.add_lease(lease)
+            if self.is_remote:
+                self.unstarted.append((self.journal.sequence, lease, monotonic))
             if expires_at < self.asleep_until:
                 self.on_deadline(expires_at)
         self.changing = False
@@ -440,6 +445,8 @@ class Shard(Engine):
 
         def operation() -> tuple[T, Ticket]:
             now, monotonic = self.begin()
+            if self.is_remote:
+                self.require_fresh()
             self.tick(now, monotonic)
             return question(now), self._must_sync
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.entries import FOREVER
@@ -176,7 +175,7 @@ class Timekeeper:
                 raise
 
     def _let_time_happen(self) -> None:
-        self._shard.look(lambda now: None)
+        self._shard.run(self._shard.let_time_happen)
 
     def _deadline(self, instant: int) -> None:
         if instant < self._shard.asleep_until:
@@ -307,13 +306,14 @@ class Storekeeper:
 
     def _rotated(self) -> None:
         self._file_since = self._shard.clock.monotonic()
-        is_helped = self._seals and self.sleeper.is_running
-        if is_helped and len(self._shard.journal.full_files()) >= limits.journal_files_unsealed_max:
+        is_helped, journal = self._seals and self.sleeper.is_running, self._shard.journal
+        if is_helped and len(journal.full_files()) >= journal.files_unsealed_max:
             self._shard.throttle.clear()
         self.sleeper.wake()
 
     def _unthrottle(self) -> None:
-        if len(self._shard.journal.full_files()) < limits.journal_files_unsealed_max:
+        journal = self._shard.journal
+        if len(journal.full_files()) < journal.files_unsealed_max:
             self._shard.throttle.set()
 
     # checkpoints

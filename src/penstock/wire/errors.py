@@ -42,6 +42,7 @@ STATUS: Final[dict[str, tuple[int, str]]] = {
     "not_authenticated": (401, "UNAUTHENTICATED"),
     "server": (500, "INTERNAL"),
     "unavailable": (503, "UNAVAILABLE"),
+    "moved": (421, "UNAVAILABLE"),
     "storage": (503, "UNAVAILABLE"),
     "disk_full": (507, "RESOURCE_EXHAUSTED"),
     "damaged": (500, "DATA_LOSS"),

@@ -1,0 +1,509 @@
+"""The journal in PostgreSQL: the bytes of journal files, one row per group commit, a table per file.
+
+- A row is appended by one statement that also checks the term: no row means that another node has taken over.
+- Written is durable: `write` and `sync` are the same, and every level of durability counts as `fsync`.
+- A commit whose outcome is unknown (the connection broke, a deadline passed, PostgreSQL warned that it was not
+  replicated) is found out: read whether the row is there, commit synchronously in the same term, and only then believe
+  what was read. If the row is not there it is sent again; its key makes a second one impossible.
+- While the store cannot be reached, commits wait and are tried again. New pushes are refused meanwhile.
+- A journal that has less than was confirmed stops for good, and so does one whose term is over.
+
+`append` takes no lock, as in files. `_committing` guards the connection, the position and the counters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from penstock import limits
+from penstock.clock import Clock, SystemClock
+from penstock.errors import Closed, Damaged, Deposed, DiskFull, PenstockError, StorageError, StoreRefused, Unavailable
+from penstock.journal import JournalFile, OpenFrame, as_it_is, outcome_unknown
+from penstock.journal.file import FileReader
+from penstock.postgres.disk import PostgresDisk
+from penstock.postgres.link import Link
+from penstock.postgres.links import RENEW, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Fenced, is_passing
+from penstock.postgres.schema import create_journal_table, journal_table
+from penstock.storage import journal_files
+from penstock.storage.frames import (
+    ENTRIES_BYTES_MAX,
+    FRAME,
+    HEADER_BYTES,
+    Header,
+    Scan,
+    encode_header,
+    frame_head,
+    seed_of,
+)
+
+logger: Final = logging.getLogger("penstock.journal")
+
+ROW_BYTES_MAX: Final = 4 * limits.MIB  # of a row, unless one frame is larger
+PENDING_BYTES_MAX: Final = 64 * limits.MIB  # gathered while the store does not answer
+STALE_US: Final = 1_500_000  # without a commit or a heartbeat for this long an owner may have been deposed
+STALL_US: Final = 250_000  # a commit that takes longer stops the clock of leases for the rest
+COMMITS_KEPT: Final = 4_096  # of which it is known when they were durable
+CLOSE_SECONDS: Final = 5.0  # for a last commit, when the store does not answer
+DROP_LOCK: Final = "SET LOCAL lock_timeout = '200ms'"
+UNIQUE: Final = "23505"
+LOCK_TIMEOUT: Final = "55P03"
+_BUFFERS: Final = 3  # of a frame: its head, its entries, and the batch behind them, which may be empty
+
+_APPEND: Final = """
+    WITH owner AS (SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE)
+    INSERT INTO {table} (position, sequence, end_sequence, term, data) SELECT $3, $4, $5, $2, $6 FROM owner"""
+_FIND: Final = "SELECT sequence, end_sequence, term, octet_length(data) FROM {table} WHERE position = $1"
+_END: Final = "SELECT end_sequence FROM {table} ORDER BY position DESC LIMIT 1"
+
+
+class Row(NamedTuple):
+    """What one commit stores."""
+
+    position: int
+    sequence: int
+    end_sequence: int
+    data: bytes
+
+
+class PostgresJournal:
+    """The journal of a shard that this process owns.
+
+    `known_durable` is a sequence that something else says was durable: a journal that ends before it has lost frames.
+    """
+
+    files_unsealed_max = 4  # a new owner reads them: this bounds how long a takeover takes
+    is_remote = True
+
+    def __init__(
+        self,
+        disk: PostgresDisk,
+        fenced: Fenced,
+        shard_id: bytes,
+        *,
+        known_durable: int = 0,
+        file_bytes: int = limits.journal_file_bytes,
+        file_frames_max: int = limits.journal_file_frames_max,
+        unseal: OpenFrame = as_it_is,
+        clock: Clock | None = None,
+    ) -> None:
+        self.sequence = self.written_sequence = self.durable_sequence = 0
+        self.failed: BaseException | None = None
+        self.on_rotate: Callable[[], None] = lambda: None
+        self.on_fail: Callable[[], None] = lambda: None
+        self.on_mark: Callable[[int], object] = lambda sequence: None  # told now and then how far it is durable
+        self._disk = disk
+        self._fenced = fenced
+        self._shard_id = shard_id
+        self._seed = seed_of(shard_id)
+        self._unseal = unseal
+        self._clock = clock or SystemClock()
+        self._file_bytes = file_bytes
+        self._file_frames_max = file_frames_max
+        self._pending: list[Any] = []
+        self._gathered_bytes = 0  # in all; the difference to those stored is what waits
+        self._stored_bytes = 0
+        self._in_flight: Row | None = None  # sent, and not known to be stored
+        self._committing = threading.Lock()
+        self._link: Link | None = None
+        self._stop = threading.Event()
+        self._closed = False
+        self._opened: Scan | None = None  # what was read when it was opened, until it is replayed
+        self._refusing = False
+        self._is_full = False
+        self.is_watched = False  # somebody sends heartbeats: their absence means something
+        self._alive_at = self._clock.monotonic()  # of the last commit or heartbeat
+        self._commits: deque[tuple[int, int]] = deque(maxlen=COMMITS_KEPT)  # the last sequence of each, and when
+        self._stalled_us = 0  # of stalls that are over
+        self._waits_since: int | None = None  # since when a commit waits
+        fenced.on_deposed = self.fail
+        self._open(known_durable)
+
+    # Appending and committing.
+
+    def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        size = len(entries) + len(batch)
+        if self._refusing or size & 7 or size > ENTRIES_BYTES_MAX:
+            self._refuse(size)
+        self.sequence = sequence = self.sequence + 1
+        # One extend, so that the writer never sees half a frame.
+        self._pending += (frame_head(entries, sequence, self.durable_sequence, self._seed, batch), entries, batch)
+        self._gathered_bytes += size
+        return sequence
+
+    def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        """Append only: the holder of the shard's lock must not wait for PostgreSQL."""
+        return self.append(entries, batch)
+
+    def write(self) -> None:
+        self.sync()
+
+    def sync(self) -> None:
+        with self._committing:
+            self._refuse_if_failed()
+            if not self._pending and self._in_flight is None:
+                return
+            if self._closed:
+                raise Closed("the journal is closed")
+            self._commit_pending()
+
+    def _commit_pending(self) -> None:
+        """Store everything gathered by now, row by row; what cannot be stored now is tried again."""
+        target = self.sequence
+        try:
+            if self._in_flight is not None:
+                self._settle(self._in_flight)
+            while self.durable_sequence < target and self._pending:
+                self._store(self._next_row())
+        except (Deposed, Damaged) as error:
+            raise self._fail(error) from error
+        except StorageError as error:
+            # It will not pass by itself; what is stored is a row or none, and nobody knows which.
+            raise self._fail(error) from error
+
+    def _next_row(self) -> Row:
+        """Frames for the next row, in the file that they belong to."""
+        pending, size, buffers, frames = self._pending, 0, 0, 0
+        room, frames_left = self._file_bytes - self._position, self._file_frames_max - self._frames
+        while buffers + _BUFFERS <= len(pending):
+            length = sum(map(len, pending[buffers : buffers + _BUFFERS]))
+            if frames and size + length > ROW_BYTES_MAX:
+                break
+            if (size + length > room or frames >= frames_left) and self._frames + frames:
+                if frames:
+                    break
+                self._rotate()
+                return self._next_row()
+            size, buffers, frames = size + length, buffers + _BUFFERS, frames + 1
+        data = b"".join(pending[:buffers])
+        first = self.durable_sequence + 1
+        row = Row(self._position, first, first + frames, data)
+        self._in_flight = row
+        # From here on the row is what has these frames, whatever interrupts.
+        del pending[:buffers]
+        return row
+
+    def _store(self, row: Row) -> None:
+        """Append a row; returns when it is durable."""
+        self._waits_since = self._clock.monotonic()
+        try:
+            if not self._connected().execute_prepared(b"append", self._append_sql, self._values(row)):
+                raise self._fenced.deposed()
+        except StorageError as error:
+            if not _may_be_stored(error):
+                raise
+            self._link_lost(error)
+            self._settle(row)
+        else:
+            self._stored(row)
+
+    def _values(self, row: Row) -> tuple[Any, ...]:
+        return self._fenced.shard, self._fenced.term, row.position, row.sequence, row.end_sequence, row.data
+
+    def _settle(self, row: Row) -> None:
+        """Find out whether a row is stored, and store it if it is not."""
+        self._patiently(lambda: self._settle_once(row))
+        self._stored(row)
+
+    def _patiently(self, action: Callable[[], None]) -> None:
+        """Try something until it works; waits while the store is away."""
+        pause = RETRY_SECONDS_MIN
+        if self._waits_since is None:
+            self._waits_since = self._clock.monotonic()
+        while True:
+            try:
+                return action()
+            except StorageError as error:
+                if not _may_be_stored(error):
+                    raise
+                self._link_lost(error)
+            if self._stop.wait(pause):
+                raise StorageError("the store cannot be reached, and the journal is closed")
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    def _settle_once(self, row: Row) -> None:
+        link = self._connected()
+        self._require_confirmed(link)
+        found = link.one(_FIND.format(table=self._table), row.position)
+        # Only now is what was read to be believed: this waits for whatever is under way, and for the standbys.
+        if not link.execute(RENEW, self._fenced.shard, self._fenced.term):
+            raise self._fenced.deposed()
+        if found is None:
+            if not link.execute_prepared(b"append", self._append_sql, self._values(row)):
+                raise self._fenced.deposed()
+        elif found != (row.sequence, row.end_sequence, self._fenced.term, len(row.data)):
+            raise Damaged(f"{self._disk.root}: position {row.position} of {self._table} holds another row")
+
+    def _require_confirmed(self, link: Link) -> None:
+        """Refuse a store that has less than was confirmed: a standby that was promoted without its last commits."""
+        if self.durable_sequence < self._first_sequence:
+            return
+        row = link.one(_END.format(table=self._table))
+        end = 0 if row is None else row[0]
+        if end <= self.durable_sequence:
+            raise Damaged(
+                f"{self._disk.root}: the store has frames up to {max(0, end - 1)}, and {self.durable_sequence} was"
+                " confirmed",
+                hint="it lost commits: fail back to the server that has them, or restore",
+            )
+
+    def _stored(self, row: Row) -> None:
+        frames = row.end_sequence - row.sequence
+        self._position = row.position + len(row.data)
+        self._frames += frames
+        self._stored_bytes += len(row.data) - frames * FRAME.size
+        self._in_flight = None
+        self.written_sequence = self.durable_sequence = row.end_sequence - 1
+        self._is_full = False
+        self.alive()
+        stalled_us = self.stalled_us()
+        self._stalled_us, self._waits_since = stalled_us, None
+        self._commits.append((self.durable_sequence, self._alive_at - stalled_us))
+
+    def _connected(self) -> Link:
+        link = self._link
+        if link is None or not link.is_open:
+            self._link = link = self._fenced.links.new()
+        return link
+
+    def _link_lost(self, error: StorageError) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._is_full = isinstance(error, DiskFull)
+        logger.warning("a commit is not confirmed and is looked up: %s", error)
+
+    def rotate(self) -> None:
+        with self._committing:
+            self._refuse_if_failed()
+            if self._closed:
+                raise Closed("the journal is closed")
+            self._commit_pending()
+            if self._frames:
+                try:
+                    self._rotate()
+                except StorageError as error:
+                    raise self._fail(error) from error
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        timer = threading.Timer(CLOSE_SECONDS, self._stop.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            if self.failed is None:
+                self.sync()
+        finally:
+            timer.cancel()
+            self._closed = self._refusing = True
+            self._stop.set()
+            with self._committing:
+                if self._link is not None:
+                    self._link.close()
+
+    # How the store is.
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether pushes must be refused: there is no room, too much waits, or the store does not answer."""
+        waiting = self._gathered_bytes - self._stored_bytes
+        return self._is_full or waiting > PENDING_BYTES_MAX or self.is_stale()
+
+    @disk_full.setter
+    def disk_full(self, is_full: bool) -> None:
+        self._is_full = is_full
+
+    def push_refusal(self) -> PenstockError:
+        """Why pushes are refused."""
+        if self._is_full:
+            return DiskFull("PostgreSQL's disk is full; pushes are refused until there is room again")
+        return self.stale_refusal()
+
+    def is_stale(self) -> bool:
+        """Whether another node may have taken over without this one knowing."""
+        return self.is_watched and self._clock.monotonic() - self._alive_at > STALE_US
+
+    def stale_refusal(self) -> PenstockError:
+        """Why nothing is answered from memory."""
+        return Unavailable(f"{self._disk.root} does not answer", hint="PostgreSQL is away; try again in a moment")
+
+    def alive(self) -> None:
+        """The store has answered in this term."""
+        self._alive_at = self._clock.monotonic()
+
+    def stalled_us(self) -> int:
+        """How long commits have stalled, all together, until now. It never shrinks."""
+        since = self._waits_since
+        return self._stalled_us + (0 if since is None else max(0, self._clock.monotonic() - since - STALL_US))
+
+    def confirmed_at(self, sequence: int) -> int:
+        """When a frame became durable, by the clock of the shard; frames are asked for in rising order."""
+        commits = self._commits
+        while len(commits) > 1 and commits[0][0] < sequence:
+            commits.popleft()
+        return commits[0][1] if commits else 0
+
+    # Reading.
+
+    def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
+        first = self._full[0].first_sequence if self._full else self._first_sequence
+        if after > self.sequence:
+            raise Damaged(f"{self._disk.root}: the journal ends at sequence {self.sequence}, before {after}")
+        if after + 1 < first:
+            raise Damaged(f"{self._disk.root}: the journal starts at sequence {first}, after {after + 1}")
+        return ((sequence, self._unseal(frame)) for sequence, frame in self._replay(after))
+
+    def _replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
+        for file in self._full:
+            if file.end_sequence > after + 1:
+                yield from self._scan(file.first_sequence, file.end_sequence).frames(after)
+        scan, self._opened = self._opened, None
+        if scan is None or scan.end_sequence <= self.written_sequence:
+            scan = self._scan(self._first_sequence, None)
+        yield from scan.frames(after)
+
+    def _scan(self, first_sequence: int, end_sequence: int | None) -> Scan:
+        scan = journal_files.scan_file(self._disk, first_sequence, self._shard_id, end_sequence)
+        return journal_files.require_sound(self._disk, scan)
+
+    def reader(self) -> FileReader:
+        return FileReader(self._disk, self._shard_id, self._unseal)
+
+    def full_files(self) -> list[JournalFile]:
+        return list(self._full)
+
+    def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
+        scan = self._scan(file.first_sequence, file.end_sequence)
+        return ((sequence, self._unseal(frame)) for sequence, frame in scan.frames())
+
+    def remove_file(self, file: JournalFile) -> None:
+        if not self._full or self._full[0] != file:
+            raise ValueError(f"{file.name} is not the oldest full file: removing it would leave a gap")
+        sql = "UPDATE penstock.journal_files SET dropped = true WHERE shard = $1 AND first_sequence = $2"
+        self._fenced.change(lambda link: link.execute(sql, self._fenced.shard, file.first_sequence))
+        del self._full[0]
+        self._drop_tables()
+
+    def _drop_tables(self) -> None:
+        """Drop the tables of files that are gone. Whoever reads one keeps it, until a later round."""
+        shard = self._fenced.shard
+        sql = "SELECT first_sequence FROM penstock.journal_files WHERE shard = $1 AND dropped ORDER BY 1"
+        for (first,) in self._fenced.links.ask(lambda link: link.rows(sql, shard)):
+            try:
+                self._fenced.change(lambda link, first=first: _drop(link, shard, first))  # type: ignore[misc]
+            except StoreRefused as error:
+                if error.sqlstate != LOCK_TIMEOUT:
+                    raise
+                logger.info("a table of the journal is still read and is dropped later")
+
+    def size_bytes(self) -> int:
+        return sum(file.bytes for file in self.full_files()) + self._position
+
+    # The rest of the seam.
+
+    def check_space(self) -> bool:
+        self._drop_tables()
+        return self.disk_full
+
+    def mark(self) -> None:
+        self.on_mark(self.durable_sequence)
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        self._fail(error)
+
+    # Opening.
+
+    def _open(self, known_durable: int) -> None:
+        starts = self._disk.journal_files()
+        names = [journal_files.name_of(start) for start in starts]
+        bounds = zip(names, starts, starts[1:], strict=False)
+        self._full = [JournalFile(name, first, end, self._disk.size(name)) for name, first, end in bounds]
+        if starts:
+            self._continue(starts[-1], known_durable)
+        elif known_durable:
+            raise Damaged(f"{self._disk.root}: there are no journal files, and sequence {known_durable} was durable")
+        else:
+            self._start(1)
+        self.sequence = self.written_sequence = self.durable_sequence = self._first_sequence + self._frames - 1
+
+    def _continue(self, first_sequence: int, known_durable: int) -> None:
+        scan = self._scan(first_sequence, None)
+        if scan.end_sequence <= known_durable:
+            raise Damaged(
+                f"{self._disk.root}: the store has frames up to {scan.end_sequence - 1}, and {known_durable} was"
+                " confirmed",
+                hint="it lost commits: fail back to the server that has them, or restore",
+            )
+        self._first_sequence, self._position, self._frames = first_sequence, scan.end_position, len(scan.positions)
+        self._opened = scan
+        self._use_table()
+
+    def _start(self, first_sequence: int) -> None:
+        shard, header = self._fenced.shard, encode_header(Header(self._shard_id, self._fenced.term, first_sequence))
+
+        def create(link: Link) -> None:
+            for statement in create_journal_table(shard, first_sequence):
+                link.execute(statement)
+            link.execute(
+                "INSERT INTO penstock.journal_files (shard, first_sequence, header) VALUES ($1, $2, $3)"
+                " ON CONFLICT (shard, first_sequence) DO NOTHING",
+                *(shard, first_sequence, header),
+            )
+
+        self._fenced.change(create)
+        self._first_sequence, self._position, self._frames = first_sequence, HEADER_BYTES, 0
+        self._use_table()
+
+    def _use_table(self) -> None:
+        self._table = journal_table(self._fenced.shard, self._first_sequence)
+        self._append_sql = _APPEND.format(table=self._table)
+        if self._link is not None:
+            self._link.forget_prepared(b"append")
+
+    def _rotate(self) -> None:
+        name = journal_files.name_of(self._first_sequence)
+        full = JournalFile(name, self._first_sequence, self.durable_sequence + 1, self._position)
+        self._patiently(lambda: self._start(self.durable_sequence + 1))
+        self._full.append(full)
+        self.on_rotate()
+
+    # Refusing.
+
+    def _fail(self, error: BaseException) -> PenstockError:
+        self._refusing = True
+        if self.failed is None:
+            self.failed = error
+            self._stop.set()
+            self.on_fail()
+        return outcome_unknown(self.failed)
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise outcome_unknown(self.failed) from self.failed
+
+    def _refuse(self, size: int) -> None:
+        self._refuse_if_failed()
+        if self._closed:
+            raise Closed("the journal is closed")
+        raise ValueError(f"a frame cannot hold {size} bytes of entries")
+
+
+def _may_be_stored(error: StorageError) -> bool:
+    """Whether trying again will tell; anything else is a refusal that stays."""
+    if isinstance(error, DiskFull):
+        return True
+    return is_passing(error) or (isinstance(error, StoreRefused) and error.sqlstate == UNIQUE)
+
+
+def _drop(link: Link, shard: int, first_sequence: int) -> None:
+    link.execute(DROP_LOCK)
+    link.execute(f"DROP TABLE IF EXISTS {journal_table(shard, first_sequence)}")
+    sql = "DELETE FROM penstock.journal_files WHERE shard = $1 AND first_sequence = $2 AND dropped"
+    link.execute(sql, shard, first_sequence)

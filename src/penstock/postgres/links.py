@@ -1,0 +1,143 @@
+"""Connections of one process to a store: borrowed, given back, made again when they break; and the fence.
+
+A question is asked again after a lost connection. A change is one transaction that begins by locking the row of the
+shard with the owner's term: where that row is not there, another node has taken over, and nothing was changed. Changes
+are written so that doing them twice is the same as once, because after a lost connection nobody knows whether the first
+time counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+from penstock.clock import SystemClock
+from penstock.errors import Closed, Deposed, StorageError, StoreRefused, StoreUnavailable
+from penstock.postgres.link import Link
+from penstock.postgres.target import Target
+
+T = TypeVar("T")
+
+READ_SECONDS: Final = 10.0
+CHANGE_SECONDS: Final = 30.0
+RETRY_SECONDS_MIN: Final = 0.02
+RETRY_SECONDS_MAX: Final = 1.0
+IDLE_MAX: Final = 2  # connections that are kept for later
+
+FENCE: Final = "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE"
+# Taking the row's lock waits until no change of the same term is under way; the commit is synchronous.
+RENEW: Final = "UPDATE penstock.shards SET renewals = renewals + 1 WHERE shard = $1 AND term = $2"
+
+_clock = SystemClock()
+
+
+class Links:
+    """Connections to one store. Safe to use from several threads."""
+
+    def __init__(self, target: Target, role: str) -> None:
+        self.target = target
+        self.role = role
+        self._idle: list[Link] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._made: WeakSet[Link] = WeakSet()
+
+    def new(self, *, statement_seconds: float | None = None) -> Link:
+        """A connection for the caller's own use."""
+        options = {} if statement_seconds is None else {"statement_seconds": statement_seconds}
+        link = Link(self.target, self.role, **options)
+        self._made.add(link)
+        return link
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Link]:
+        """A connection for a while. One that broke, or that an exception left in a transaction, is not kept."""
+        with self._lock:
+            if self._closed.is_set():
+                raise Closed("the store is closed")
+            link = self._idle.pop() if self._idle else None
+        link = link or self.new()
+        try:
+            yield link
+        except BaseException:
+            link.rollback()
+            raise
+        finally:
+            with self._lock:
+                is_kept = link.is_open and len(self._idle) < IDLE_MAX and not self._closed.is_set()
+                if is_kept:
+                    self._idle.append(link)
+            if not is_kept:
+                link.close()
+
+    def ask(self, question: Callable[[Link], T]) -> T:
+        """Ask, again after a lost connection."""
+
+        def once() -> T:
+            with self.borrowed() as link:
+                return question(link)
+
+        return self.patiently(once, READ_SECONDS)
+
+    def patiently(self, action: Callable[[], T], seconds: float) -> T:
+        """Do something again, for a while, as long as connections break."""
+        until, pause = _clock.monotonic() + round(seconds * 1_000_000), RETRY_SECONDS_MIN
+        while True:
+            try:
+                return action()
+            except (StoreUnavailable, StoreRefused) as error:
+                if not is_passing(error) or _clock.monotonic() >= until or self._closed.wait(pause):
+                    raise
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    def close(self) -> None:
+        """End all connections, also those of callers' own."""
+        with self._lock:
+            self._closed.set()
+            self._idle.clear()
+        for link in list(self._made):
+            link.close()
+
+
+class Fenced:
+    """Changes of one shard in one term. `on_deposed` is called when somebody else has a later one."""
+
+    def __init__(self, links: Links, shard: int, term: int) -> None:
+        self.links = links
+        self.shard = shard
+        self.term = term
+        self.on_deposed: Callable[[Deposed], object] = lambda error: None
+
+    def change(self, action: Callable[[Link], T]) -> T:
+        """Run `action` in one fenced transaction, again when nobody knows whether it counted."""
+        return self.links.patiently(lambda: self._once(action), CHANGE_SECONDS)
+
+    def _once(self, action: Callable[[Link], T]) -> T:
+        with self.links.borrowed() as link:
+            link.begin()
+            if link.one(FENCE, self.shard, self.term) is None:
+                raise self.deposed()
+            result = action(link)
+            link.commit()
+            return result
+
+    def deposed(self) -> Deposed:
+        """The error that says so; whoever must know is notified."""
+        error = Deposed(f"another node has taken over: term {self.term} of shard {self.shard} is over")
+        self.on_deposed(error)
+        return error
+
+
+def is_passing(error: StorageError) -> bool:
+    """Whether a failure may pass by itself: the server restarts, or changes its role."""
+    if isinstance(error, StoreUnavailable):
+        return True
+    # Without an answer; shutting down, starting, crashed; too many connections; only reading, on its way down.
+    return isinstance(error, StoreRefused) and (
+        not error.sqlstate
+        or error.sqlstate[:2] in ("57", "08")
+        or error.sqlstate in ("53300", "25006", "40001", "40P01")
+    )

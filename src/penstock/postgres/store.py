@@ -1,0 +1,158 @@
+"""A store in PostgreSQL, as a shard is opened on it: take it over, read it, own it, give it back.
+
+Taking over is one statement that raises the term: whoever had it before can change nothing from then on. It is eager,
+because nothing rests on the former owner knowing: see `ownership` for when a node decides to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from penstock.clock import Clock, SystemClock
+from penstock.delivery.entries import Closing, Entry
+from penstock.errors import DirectoryInUse, StorageError
+from penstock.journal import OpenFrame
+from penstock.postgres import schema
+from penstock.postgres.clock import StoreClock
+from penstock.postgres.disk import PostgresDisk
+from penstock.postgres.journal import PostgresJournal
+from penstock.postgres.link import Link
+from penstock.postgres.links import Fenced, Links
+from penstock.postgres.target import parse_store_url
+from penstock.storage.directory import open_directory
+from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.journal_files import Mark, read_mark, write_mark
+
+logger: Final = logging.getLogger("penstock.store")
+
+_TAKE: Final = """
+    UPDATE penstock.shards SET owner = $3, term = term + 1 WHERE shard = $1 AND term = $2 RETURNING term"""
+_RELEASE: Final = "UPDATE penstock.shards SET owner = '' WHERE shard = $1 AND term = $2"
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+class PostgresStore:
+    """One shard in PostgreSQL. `directory` is this node's own, for what can be rebuilt; None keeps that in memory."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        node: str = "",
+        directory: Path | str | None = None,
+        deployment: str = "",
+        file_bytes: int | None = None,
+    ) -> None:
+        self.target = parse_store_url(url)
+        self.node = node or f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
+        self.links = Links(self.target, f"penstock {self.node}"[:63])
+        self.own_disk: Disk | None = None  # once it is open
+        self._directory = None if directory is None else Path(directory)
+        self.term = 0
+        self._deployment = deployment
+        self._file_bytes = file_bytes
+        self._known_durable = 0  # what somebody has seen confirmed
+        self._journal: PostgresJournal | None = None
+
+    def prepare(self) -> schema.Status:
+        """Check the server, and make or migrate the tables."""
+        with self.links.borrowed() as link:
+            return schema.prepare(link, self._deployment)
+
+    def open(self) -> bytes:
+        """Take the shard over; its id."""
+        self.prepare()
+        with self.links.borrowed() as link:
+            row = link.one("SELECT id, term, owner FROM penstock.shards WHERE shard = $1", schema.SHARD)
+            if row is None:
+                raise StorageError("the store has no shard", hint="penstock store init")
+            shard_id, term, owner = row
+            self.require_free(link, owner)
+            self.take(link, term)
+        self.fenced = Fenced(self.links, schema.SHARD, self.term)
+        self.disk: Disk = PostgresDisk(self.links, self.fenced)
+        identity = open_directory(self.disk, lambda: bytes(shard_id))
+        if self._directory is not None:
+            self.own_disk = RealDisk(self._directory / identity.hex())  # another store has another one
+            self.own_disk.make_directory("")
+        return identity
+
+    def require_free(self, link: Link, owner: str) -> None:
+        """Refuse to take the shard from a node that is at work."""
+        if owner and is_connected(link, owner) and owner != self.node:
+            raise DirectoryInUse(f"{self.target.shown} is in use by the node {owner!r}")
+
+    def take(self, link: Link, term: int) -> None:
+        """Raise the term, if nobody else has."""
+        row = link.one(_TAKE, schema.SHARD, term, self.node)
+        if row is None:
+            raise DirectoryInUse(f"{self.target.shown} was taken over by another node just now")
+        self.term = row[0]
+        logger.info("took the shard over", extra={"node": self.node, "term": self.term})
+
+    def clock(self, clock: Clock | None) -> StoreClock:
+        """The time of the store; a clock that a caller brings is left as it is."""
+        if clock is not None:
+            self._clock = StoreClock(clock, 0)
+        else:
+            system = SystemClock()
+            row = self.links.ask(lambda link: link.one(_NOW))
+            assert row is not None
+            self._clock = StoreClock(system, row[0] - system.now())
+        return self._clock
+
+    def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> PostgresJournal:
+        """The journal; refused when it has less than anybody here has seen confirmed."""
+        assert isinstance(self.disk, PostgresDisk)
+        sizes = {} if self._file_bytes is None else {"file_bytes": self._file_bytes}
+        self._journal = journal = PostgresJournal(
+            self.disk,
+            self.fenced,
+            shard_id,
+            known_durable=max(known_durable, self._known_durable, self._marked()),
+            unseal=unseal,
+            clock=self._clock.inner,
+            **sizes,
+        )
+        self._clock.stalled_us = journal.stalled_us
+        journal.on_mark = self._mark
+        return journal
+
+    def opened(self) -> list[Entry]:
+        """What must be durable before anything is served."""
+        return [Closing(self._clock.now(), term=self.term, node=self.node)]
+
+    def start(self) -> None:
+        """The shard is served from now on."""
+
+    def saw_durable(self, sequence: int) -> None:
+        """Somebody has confirmed this much."""
+        self._known_durable = max(self._known_durable, sequence)
+
+    def _marked(self) -> int:
+        """How far the journal was durable when this node owned it last."""
+        return 0 if self.own_disk is None else read_mark(self.own_disk).durable_sequence
+
+    def _mark(self, sequence: int) -> None:
+        if self.own_disk is not None:
+            write_mark(self.own_disk, Mark(sequence))
+
+    def close(self) -> None:
+        """Give the shard back, if it is still ours."""
+        journal = self._journal
+        if self.term and journal is not None and journal.failed is None:
+            try:
+                self.links.ask(lambda link: link.execute(_RELEASE, schema.SHARD, self.term))
+            except StorageError as error:
+                logger.warning("the shard could not be given back: %s", error)
+        self.links.close()
+
+
+def is_connected(link: Link, node: str) -> bool:
+    """Whether a node has a connection to this server."""
+    sql = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database() LIMIT 1"
+    return link.one(sql, f"penstock {node}"[:63]) is not None

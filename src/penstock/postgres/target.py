@@ -1,0 +1,91 @@
+"""Which PostgreSQL, by its URL; and what its errors mean to whoever runs Penstock."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from penstock.errors import DiskFull, InvalidField, NotADataDirectory, StorageError, StoreRefused
+from penstock.extras import postgres_extra
+from penstock.model import is_store_url
+
+HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT by commas"
+
+# Added unless the URL has them: the first primary among several hosts, and a peer that is gone is noticed.
+DEFAULTS: Final = {
+    "target_session_attrs": "read-write",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+_REMEDIES: Final = {
+    "28P01": "the password is wrong: put the right one into PENSTOCK_STORE, a PGPASSFILE or the password file",
+    "28000": "the role may not connect: see pg_hba.conf, and the role's LOGIN",
+    "3D000": "create the database first: CREATE DATABASE …",
+    "42501": "the role lacks rights: docs/postgresql.md lists what it needs",
+    "53300": "raise max_connections: a node needs five connections",
+    "25006": "this server only reads: name the primary, or all hosts with target_session_attrs=read-write",
+}
+
+
+class Target(NamedTuple):
+    """A PostgreSQL to connect to. `shown` is for people and has no password."""
+
+    conninfo: str
+    shown: str
+    has_password: bool
+
+
+def parse_store_url(url: str) -> Target:
+    """Check a URL and complete it; `InvalidField` says what is wrong."""
+    if not is_store_url(url):
+        raise InvalidField(f"store: {_scheme(url)!r} is not a kind of store", hint=HINT)
+    with postgres_extra("a store in PostgreSQL"):
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    try:
+        known = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidField(f"store: not a URL of PostgreSQL: {str(error).strip()}", hint=HINT) from None
+    missing = {name: value for name, value in DEFAULTS.items() if name not in known}
+    hosts = str(known.get("host") or known.get("hostaddr") or "local socket")
+    ports = str(known.get("port") or "")
+    shown = f"postgresql://{_places(hosts, ports)}/{known.get('dbname') or ''}"
+    return Target(make_conninfo(url, **missing), shown, known.get("password") is not None)
+
+
+def _scheme(url: object) -> str:
+    text = str(url)
+    return urlsplit(text).scheme or text.partition("://")[0]
+
+
+def _places(hosts: str, ports: str) -> str:
+    names, numbers = hosts.split(","), ports.split(",")
+    if len(numbers) == 1:
+        numbers *= len(names)
+    return ",".join(f"{name}:{number}" if number else name for name, number in zip(names, numbers, strict=False))
+
+
+def server_error(state: str | None, message: str, target: Target) -> StorageError:
+    """The error that users see for one of the server."""
+    text = f"{target.shown}: {' '.join(message.split())}"
+    if state == "53100":
+        return DiskFull(text, hint="PostgreSQL's disk is full: make room there")
+    if state == "3D000":
+        return NotADataDirectory(text, hint=_REMEDIES[state])
+    error = StoreRefused(text, hint=_remedy(state, message))
+    error.sqlstate = state or ""
+    return error
+
+
+def _remedy(state: str | None, message: str) -> str:
+    if state in _REMEDIES:
+        return _REMEDIES[state]
+    for code, words in (("28P01", "password authentication failed"), ("28P01", "no password supplied")):
+        if words in message:
+            return _REMEDIES[code]
+    if "does not exist" in message and "database" in message:
+        return _REMEDIES["3D000"]
+    return "check that PostgreSQL runs, and the address"
