@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -84,6 +84,10 @@ class Settling(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     delay_seconds: float | None = None
     error: str = ""
+
+
+ACK: Final = Settling(Outcome.ACKED)
+RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class PushOperation(msgspec.Struct, frozen=True):

@@ -17,7 +17,6 @@ import penstock
 from penstock import aio
 from penstock import operations as ops
 from penstock.client.handles import AsyncPenstock, Penstock
-from penstock.client.values import ACK
 from penstock.clock import ManualClock
 from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, Unavailable
@@ -26,7 +25,7 @@ from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange
 from penstock.remote.producer import Producer
 from penstock.remote.request import PENDING
-from penstock.requests import LeaseRequest, Settling
+from penstock.requests import ACK, LeaseRequest, Settling
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode

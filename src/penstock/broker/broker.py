@@ -42,7 +42,7 @@ from penstock.model import ContentType, Durability, Message, MessageId, Outcome,
 from penstock.operations import Action, Me, Operation
 from penstock.operations.base import SOME_QUEUE
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
+from penstock.requests import RELEASE, LeaseRequest, PartitionChoice, PushOperation, Settling
 from penstock.requests import Operation as Step
 from penstock.telemetry.meter import Meter
 
@@ -354,7 +354,7 @@ class Broker:
 
     def _give_back(self, client: Client, answer: Any) -> None:
         if isinstance(answer, LeaseReply) and answer.count:
-            self.settle_lease(client, answer.nonce, Settling(Outcome.RELEASED), lambda on_reply: None)
+            self.settle_lease(client, answer.nonce, RELEASE, lambda on_reply: None)
 
     async def settled(self, client: Client, receipts: Sequence[Receipt], how: Settling) -> None:
         """`settle`, awaited."""

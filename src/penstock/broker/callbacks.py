@@ -1,4 +1,4 @@
-"""Answers as values: what callbacks are on_reply, and what coroutines await."""
+"""Answers as values: what callbacks receive, and what coroutines await."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ def raised(answer: Any) -> Any:
     if isinstance(answer, PenstockError):
         raise answer
     return answer
+
+
+def ignore(answer: object) -> None:
+    """Do nothing with an answer: a lease that is lost meanwhile need not be released."""
 
 
 def resolve(future: asyncio.Future[Any], answer: Any) -> None:

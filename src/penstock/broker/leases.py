@@ -30,10 +30,10 @@ from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of
 from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit
 from penstock.errors import InvalidField, PenstockError
-from penstock.model import DEFAULT_GROUP, Outcome, Position
+from penstock.model import DEFAULT_GROUP, Position
 from penstock.operations import Action
 from penstock.replies import LeaseReply
-from penstock.requests import LeaseRequest, Settling
+from penstock.requests import ACK, RELEASE, LeaseRequest
 from penstock.shard.payload_rows import sealed_extents
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from penstock.embedded.session import Watch
 
 
-_RELEASE = Settling(Outcome.RELEASED)
-_ACK = Settling(Outcome.ACKED)
 SURE_TO_FIT = ANSWER_BYTES_MAX // limits.payload_bytes_max  # so many messages fit, however large
 
 
@@ -145,9 +143,9 @@ class Pending:
         session = self._broker.session
         reply, excess = fit(reply)
         if excess:
-            session.settle(excess, _RELEASE)
+            session.settle(excess, RELEASE)
         if self._acks:
-            ticket = session.settle_lease(reply.nonce, _ACK) or ticket
+            ticket = session.settle_lease(reply.nonce, ACK) or ticket
         return reply, ticket
 
     def _watch(self) -> None:
@@ -211,7 +209,7 @@ class Pending:
     def _give_back(self, reply: LeaseReply) -> None:
         if reply.nonce:
             with suppress(PenstockError):
-                self._broker.session.settle_lease(reply.nonce, _RELEASE)
+                self._broker.session.settle_lease(reply.nonce, RELEASE)
 
 
 CREDIT_MAX = 1 << 31
@@ -283,7 +281,7 @@ class Stream:
             self._pending.cancel()
         for nonce in self._held:
             with suppress(PenstockError):
-                self._broker.session.settle_lease(nonce, Settling(Outcome.RELEASED))
+                self._broker.session.settle_lease(nonce, RELEASE)
 
     def end(self) -> None:
         """The broker stops: nothing more will come. What was delivered may still be settled."""

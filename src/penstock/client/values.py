@@ -20,8 +20,6 @@ from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation, Settling
 
 _receipt_of: Final[Callable[[tuple[str, str, int, int, int]], Receipt]] = partial(tuple.__new__, Receipt)  # hot
-ACK: Final = Settling(Outcome.ACKED)
-RELEASE: Final = Settling(Outcome.RELEASED)
 LEFT: Final = Settling(Outcome.RETRIED, None, "the consumer left its loop before this delivery was acknowledged")
 
 

@@ -21,13 +21,12 @@ from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
 from penstock.journal.commit import Confirmer
-from penstock.model import Durability, MessageId, Outcome, Receipt
+from penstock.model import Durability, MessageId, Receipt
 from penstock.model_tasks import Submitted, TaskView, WorkerNews
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.requests import RELEASE, LeaseRequest, Operation, PartitionChoice, Settling
 
 R = TypeVar("R")
-RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class AsyncPipeline(Pipeline):

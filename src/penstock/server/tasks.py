@@ -18,7 +18,7 @@ from penstock import operations as ops
 from penstock.batch.layout import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
-from penstock.broker.callbacks import awaited_answer_of, raised
+from penstock.broker.callbacks import awaited_answer_of, ignore, raised
 from penstock.broker.reply_size import receipts_in, split
 from penstock.envelopes import new_task_id, parse_envelope
 from penstock.errors import (
@@ -35,7 +35,7 @@ from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datet
 from penstock.model_tasks import Envelope, OperationView, Submitted, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.operations import Action
 from penstock.replies import LeaseReply, Piece
-from penstock.requests import LeaseRequest
+from penstock.requests import RELEASE, LeaseRequest
 from penstock.wire import json_tasks as json
 from penstock.wire.json_protocols import CLAIMED_MAX, Claim, Claimed, ClaimedTask, Parent
 from penstock.wire.json_shapes import milliseconds
@@ -111,7 +111,6 @@ async def finish(broker: Broker, client: Client, body: Any) -> tuple[json.Finish
 
 
 ANSWER_BYTES: Final = limits.frame_bytes_max // 2
-_RELEASE: Final = validation.settling(Outcome.RELEASED)
 
 
 async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
@@ -130,7 +129,7 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
         return Claimed([])
     reply, *rest = split(reply, ANSWER_BYTES)
     for part in rest:
-        broker.settle_each(client, receipts_in(part), _RELEASE, _ignore)
+        broker.settle_each(client, receipts_in(part), RELEASE, ignore)
     return Claimed([await _with_parents(broker, task) for task in _claimed_tasks(broker, client, reply)])
 
 
@@ -167,16 +166,12 @@ async def _won(broker: Broker, client: Client, waiting: set[asyncio.Task[LeaseRe
         answers = [await awaited_answer_of(lease) for lease in done]
         first, *rest = [reply for reply in answers if not isinstance(reply, PenstockError) and reply.count] or [None]
         for reply in rest:
-            broker.settle_each(client, receipts_in(reply), _RELEASE, _ignore)
+            broker.settle_each(client, receipts_in(reply), RELEASE, ignore)
         if isinstance(first, LeaseReply):
             return first
         for error in answers:
             raised(error)
     return None
-
-
-def _ignore(answer: Any) -> None:
-    """Ignore the reply: a lease that is lost meanwhile need not be released."""
 
 
 def _claimed_tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterator[tuple[ClaimedTask, Envelope]]:
@@ -189,7 +184,7 @@ def _claimed_tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterato
                 envelope = parse_envelope(payload)
             except InvalidField as error:
                 how = validation.settling(Outcome.REJECTED, error=error.message)
-                broker.settle_each(client, (receipt,), how, _ignore)
+                broker.settle_each(client, (receipt,), how, ignore)
             else:
                 yield _claimed_task(reply, piece, index, envelope, receipt), envelope
 

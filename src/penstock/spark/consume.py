@@ -31,11 +31,11 @@ from penstock.errors import InvalidField, LeaseLost, PenstockError
 from penstock.history import Moment, OffsetRange, QueueView, Slice, is_directory
 from penstock.history import lost as removed
 from penstock.history.broker_files import PATIENCE_SECONDS
-from penstock.model import DEFAULT_GROUP, Outcome, check_name, check_seconds
+from penstock.model import DEFAULT_GROUP, check_name, check_seconds
 from penstock.remote.settings import session as dial
 from penstock.remote.settings import settings
 from penstock.replies import LeaseReply
-from penstock.requests import Settling
+from penstock.requests import ACK
 from penstock.spark import failures, stream_offsets
 from penstock.spark.batch_reader import Lot, lots
 from penstock.spark.location import CLIENT
@@ -165,7 +165,6 @@ def _within(offsets: NDArray[np.int64], runs: list[tuple[int, int]]) -> NDArray[
 
 LEASE_COUNT_MAX: Final = 10_000  # in one answer: what does not fit into it is handed back one by one
 EXTENSIONS: Final = 3  # of a lease while it lasts
-_ACK: Final = Settling(Outcome.ACKED)
 
 logger: Final = logging.getLogger("penstock.spark")
 
@@ -367,7 +366,7 @@ class ConsumingReader(StreamReader):
                 continue
             self.keeper.release(lease.nonce)
             try:
-                self.session.settle_lease(lease.nonce, _ACK)
+                self.session.settle_lease(lease.nonce, ACK)
             except LeaseLost:
                 logger.warning("%s messages of %s were done too late and are delivered again", lease.count, lease.queue)
         if leases:

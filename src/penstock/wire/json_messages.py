@@ -20,14 +20,14 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from penstock import limits
+from penstock import limits, validation
 from penstock.batch import Batch, encode_one_with, fields, layout
 from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
 from penstock.errors import BadReceipt, InputError, InvalidField, PenstockError
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, Receipt, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import PartitionChoice
+from penstock.requests import PartitionChoice, Settling
 from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
 from penstock.wire.json_models import (
@@ -38,6 +38,8 @@ from penstock.wire.json_models import (
     ProducerSequence,
     Push,
     RetryView,
+    Settle,
+    SettlePart,
 )
 from penstock.wire.json_reader import Reader, placed
 
@@ -425,6 +427,31 @@ def _settled(receipt: str, outcome: PenstockError | None) -> dict[str, Any]:
     if outcome is None:
         return {"receipt": receipt, "status": "ok"}
     return {"receipt": receipt, "status": "error", "error": error_fields(outcome)}
+
+
+# settling
+
+
+def settling_of(request: Settle | SettlePart) -> Settling:
+    """How deliveries end, as a request says."""
+    delay_ms = getattr(request, "delay_ms", None)
+    error = getattr(request, "error", "") or getattr(request, "reason", "")
+    return validation.settling(request.outcome, None if delay_ms is None else delay_ms / 1000, error)
+
+
+def lease_of(request: Settle) -> int | None:
+    """The lease that is meant; None when it is receipts instead."""
+    if (request.receipts is None) == (request.lease_id is None):
+        which = "neither is there" if request.receipts is None else "both are there"
+        raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
+    return None if request.lease_id is None else int(request.lease_id, 16)
+
+
+def extension_view(answer: Any) -> dict[str, Any]:
+    """The result for a lease that was to be held: when it expires now, or why it is lost."""
+    if isinstance(answer, PenstockError):
+        return {"status": "error", "error": error_fields(answer)}
+    return {"status": "ok", "expires_at": msgspec.Raw(instant(answer))}
 
 
 def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:

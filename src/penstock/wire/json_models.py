@@ -6,17 +6,16 @@ names those of the glossary. A field that is not known is refused. Everything el
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from penstock import limits
-from penstock.model import DEFAULT_GROUP, Durability, QueueStats
+from penstock.model import DEFAULT_GROUP, Durability, Outcome, QueueStats
 
 ONE_PAYLOAD: Final = {"oneOf": [{"required": ["payload"]}, {"required": ["payload_base64"]}]}
-ONE_PROOF: Final = {"oneOf": [{"required": ["receipts"]}, {"required": ["lease_id"]}]}
 
 Instant = Annotated[datetime, Meta(tz=True)]
 Delay = Annotated[float, Meta(ge=0, le=limits.delay_seconds_max * 1000)]
@@ -149,6 +148,7 @@ class Lease(Request):
 class Settle(Request):
     """Which deliveries: their receipts, or a lease and so all that it still holds."""
 
+    outcome: ClassVar[Outcome]
     receipts: Receipts | None = None
     lease_id: Hex64 | None = None
 
@@ -156,10 +156,13 @@ class Settle(Request):
 class Ack(Settle):
     """Done."""
 
+    outcome = Outcome.ACKED
+
 
 class Nack(Settle):
     """Try again later: after `delay_ms`, or after the queue's backoff."""
 
+    outcome = Outcome.RETRIED
     delay_ms: Delay | None = None
     error: str = ""
 
@@ -167,16 +170,20 @@ class Nack(Settle):
 class Reject(Settle):
     """To the dead letters, now."""
 
+    outcome = Outcome.REJECTED
     reason: str = ""
 
 
 class Release(Settle):
     """Give back; the attempt does not count."""
 
+    outcome = Outcome.RELEASED
+
 
 class Snooze(Settle, kw_only=True):
     """Deliver again after `delay_ms`; the attempt does not count."""
 
+    outcome = Outcome.SNOOZED
     delay_ms: Delay
 
 
@@ -196,37 +203,44 @@ class PushPart(Request, tag_field="type", tag="push"):
     messages: Messages
 
 
-class AckPart(Request, tag_field="type", tag="ack"):
+class SettlePart(Request):
+    """The end of some deliveries."""
+
+    outcome: ClassVar[Outcome]
+    receipts: Receipts
+
+
+class AckPart(SettlePart, tag_field="type", tag="ack"):
     """Deliveries that are done."""
 
-    receipts: Receipts
+    outcome = Outcome.ACKED
 
 
-class NackPart(Request, tag_field="type", tag="nack"):
+class NackPart(SettlePart, tag_field="type", tag="nack"):
     """Deliveries to be tried again."""
 
-    receipts: Receipts
+    outcome = Outcome.RETRIED
     delay_ms: Delay | None = None
     error: str = ""
 
 
-class RejectPart(Request, tag_field="type", tag="reject"):
+class RejectPart(SettlePart, tag_field="type", tag="reject"):
     """Deliveries that go to the dead letters."""
 
-    receipts: Receipts
+    outcome = Outcome.REJECTED
     reason: str = ""
 
 
-class ReleasePart(Request, tag_field="type", tag="release"):
+class ReleasePart(SettlePart, tag_field="type", tag="release"):
     """Deliveries that are given back."""
 
-    receipts: Receipts
+    outcome = Outcome.RELEASED
 
 
-class SnoozePart(Request, tag_field="type", tag="snooze"):
+class SnoozePart(SettlePart, tag_field="type", tag="snooze"):
     """Deliveries that come again after a time, not counted."""
 
-    receipts: Receipts
+    outcome = Outcome.SNOOZED
     delay_ms: Delay
 
 
@@ -396,11 +410,6 @@ class StatusView(Struct):
     """Whether it is well."""
 
     status: str
-
-
-def queues_view(names: Sequence[str]) -> QueuesView:
-    """Queues by their names."""
-    return QueuesView([QueueName(name) for name in names])
 
 
 def producer_view(id: int, epoch: int) -> ProducerView:

@@ -19,9 +19,10 @@ from penstock.client._async.delivery import Delivery, Leased
 from penstock.client.member import MemberState, drawn
 from penstock.client.session import AsyncPipeline, AsyncSession
 from penstock.client.task_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
-from penstock.client.values import ACK, LEFT, RELEASE, BatchSize
+from penstock.client.values import LEFT, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
 from penstock.model import Position
+from penstock.requests import ACK, RELEASE
 
 if TYPE_CHECKING:
     from penstock.client._async.queue import Queue

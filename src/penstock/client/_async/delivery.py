@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock import validation
 from penstock.client.session import AsyncSession
-from penstock.client.values import ACK, RELEASE, BaseDelivery, BaseLeased
+from penstock.client.values import BaseDelivery, BaseLeased
 from penstock.model import Outcome
-from penstock.requests import Settling
+from penstock.requests import ACK, RELEASE, Settling
 
 
 class Delivery(BaseDelivery):

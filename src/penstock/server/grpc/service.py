@@ -24,12 +24,13 @@ from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
 from penstock.batch import Batch
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
+from penstock.broker.callbacks import ignore
 from penstock.broker.logins import bearer
 from penstock.broker.reply_size import receipts_in, split
 from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
-from penstock.model import Outcome, check_name
-from penstock.requests import Settling
+from penstock.model import check_name
+from penstock.requests import RELEASE
 from penstock.server.grpc import messages, streams, tasks
 from penstock.server.grpc.calls import QUEUES, TASKS, options_of, queue_of, simple_calls, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
@@ -52,7 +53,6 @@ logger: Final = logging.getLogger("penstock.server.grpc")
 SERVICES: Final = ("penstock.v1.Queues", "penstock.v1.Tasks")
 CALLS_MAX: Final = 10_000  # at a time
 KEEPALIVE_MS: Final = 20_000
-RELEASE: Final = Settling(Outcome.RELEASED)
 
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
@@ -81,12 +81,8 @@ async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb
         return await convert_many(reply.count, lease_response, reply)
     first, *more = split(reply, request.max_bytes or RESPONSE_BYTES)
     for part in more:
-        broker.settle_each(client, receipts_in(part), RELEASE, _ignore)
+        broker.settle_each(client, receipts_in(part), RELEASE, ignore)
     return await convert_many(first.count, lease_response, first)
-
-
-def _ignore(answer: Any) -> None:
-    """Ignore the reply: a lease that is lost meanwhile need not be released."""
 
 
 async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:

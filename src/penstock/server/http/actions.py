@@ -10,12 +10,11 @@ import msgspec
 from msgspec import Raw
 
 from penstock import operations as ops
-from penstock import validation
 from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.errors import MessageNotFound, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
-from penstock.model import MessageId, Outcome, check_name
+from penstock.model import MessageId, check_name
 from penstock.operations import Action
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
@@ -24,7 +23,7 @@ from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
-from penstock.wire.json_messages import batch_of, message_view, producer_of, receipts_of
+from penstock.wire.json_messages import batch_of, message_view, producer_of, receipts_of, settling_of
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import changes_of, view_of
 from penstock.wire.json_shapes import Shape
@@ -140,17 +139,7 @@ def _steps(part: models.Part, place: str) -> list[Operation]:
         batch = batch_of(part.messages, f"{place}.messages")
         return [PushOperation(check_name(part.queue), batch, batch.partitions)]
     receipts = receipts_of(part.receipts, f"{place}.receipts")
-    outcome, delay, error = Outcome.ACKED, None, ""
-    if isinstance(part, models.NackPart):
-        outcome, error = Outcome.RETRIED, part.error
-        delay = None if part.delay_ms is None else part.delay_ms / 1000
-    elif isinstance(part, models.SnoozePart):
-        outcome, delay = Outcome.SNOOZED, part.delay_ms / 1000
-    elif isinstance(part, models.RejectPart):
-        outcome, error = Outcome.REJECTED, part.reason
-    elif isinstance(part, models.ReleasePart):
-        outcome = Outcome.RELEASED
-    how = validation.settling(outcome, delay, error)
+    how = settling_of(part)
     return [SettleOperation(receipt, how) for receipt in receipts]
 
 

@@ -18,17 +18,16 @@ from urllib.parse import unquote
 from penstock import limits
 from penstock.access.authenticator import HINT
 from penstock.broker.access import NOBODY, Client
+from penstock.broker.callbacks import ignore
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, TooLarge
-from penstock.model import Outcome
 from penstock.replies import LeaseReply
-from penstock.requests import Settling
+from penstock.requests import RELEASE
 from penstock.server.dispatch import HANDLERS, SINGLES, Dispatch, check_protocol, is_heavy
 from penstock.server.http.exchange import Exchange
 from penstock.wire.frames import HEAD, HEAD_BYTES, MEDIA_TYPE, Cut, Type, frame
 
 FRAMES_MAX: Final = 4096  # of one request
 FRAME_EXTRA_BYTES: Final = 4  # of a frame, beside what its length counts
-RELEASE: Final = Settling(Outcome.RELEASED)
 GOODBYE: Final = frame(Type.GOODBYE, 0)
 PONG: Final = frame(Type.PONG, 0)
 _HEAD: Final = (
@@ -80,7 +79,7 @@ class FrameExchange(Dispatch):
 
     def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
         if isinstance(answer, LeaseReply) and answer.nonce and self._transport.is_closing():
-            self._broker.settle_lease(self._client, answer.nonce, RELEASE, _ignore)  # nobody would get the answer
+            self._broker.settle_lease(self._client, answer.nonce, RELEASE, ignore)  # nobody would get the answer
         else:
             super()._leased(correlation, answer)
 
@@ -144,10 +143,6 @@ class FrameExchange(Dispatch):
         if not self._is_lost:
             self._send(PONG)
             self._show_life_later()
-
-
-def _ignore(answer: object) -> None:
-    """Nobody waits for it."""
 
 
 def _check_head(exchange: Exchange) -> None:

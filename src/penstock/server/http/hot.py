@@ -14,11 +14,12 @@ import httptools
 import msgspec
 
 from penstock import validation
+from penstock.broker.callbacks import ignore
 from penstock.broker.reply_size import receipts_in, size_of, split
-from penstock.errors import InvalidField, PenstockError
-from penstock.model import ContentType, Outcome, Receipt, check_name
+from penstock.errors import PenstockError
+from penstock.model import ContentType, Receipt, check_name
 from penstock.replies import LeaseReply
-from penstock.requests import Settling
+from penstock.requests import RELEASE
 from penstock.server.http.exchange import Exchange
 from penstock.server.http.frames import run_frames
 from penstock.wire import json_models as models
@@ -28,7 +29,8 @@ from penstock.wire.json_messages import (
     PushRequest,
     encode,
     error_fields,
-    instant,
+    extension_view,
+    lease_of,
     lease_reply,
     producer_of,
     push_one_reply,
@@ -37,6 +39,7 @@ from penstock.wire.json_messages import (
     read_push,
     receipts_of,
     settle_reply,
+    settling_of,
 )
 from penstock.wire.json_reader import LARGE_BYTES, Reader
 
@@ -118,18 +121,14 @@ def _leased(exchange: Exchange, reply: LeaseReply) -> bytes:
     first, *rest = split(reply, bytes_max)
     if rest:
         receipts = [receipt for part in rest for receipt in receipts_in(part)]
-        exchange.site.broker.settle(exchange.client, receipts, _RELEASE, _ignore)
+        exchange.site.broker.settle(exchange.client, receipts, RELEASE, ignore)
     return lease_reply(first)
-
-
-def _ignore(reply: object) -> None:
-    """Nobody waits for it."""
 
 
 # settling
 
 
-def _settler(model: type[models.Settle], how: Callable[[Any], Settling]) -> Run:
+def _settler(model: type[models.Settle]) -> Run:
     reader = Reader(model)
 
     def read(exchange: Exchange) -> tuple[Any, int | None, list[Receipt]]:
@@ -138,22 +137,14 @@ def _settler(model: type[models.Settle], how: Callable[[Any], Settling]) -> Run:
         return request, nonce, receipts_of(request.receipts or ()) if nonce is None else []
 
     def settle(exchange: Exchange, decoded: tuple[Any, int | None, list[Receipt]]) -> None:
-        request, nonce, proofs = decoded
-        broker, client = exchange.site.broker, exchange.client
+        request, nonce, receipts = decoded
+        broker, client, how = exchange.site.broker, exchange.client, settling_of(request)
         if nonce is not None:
-            broker.settle_lease(client, nonce, how(request), partial(_lease_settled, exchange, nonce))
+            broker.settle_lease(client, nonce, how, partial(_lease_settled, exchange, nonce))
         else:
-            broker.settle_each(client, proofs, how(request), partial(_settled, exchange, request.receipts))
+            broker.settle_each(client, receipts, how, partial(_settled, exchange, request.receipts))
 
     return lambda exchange: _read_and_do(exchange, lambda: read(exchange), settle)
-
-
-def lease_of(request: models.Settle) -> int | None:
-    """The lease that is meant; None when it is receipts instead."""
-    if (request.receipts is None) == (request.lease_id is None):
-        which = "neither is there" if request.receipts is None else "both are there"
-        raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
-    return None if request.lease_id is None else int(request.lease_id, 16)
 
 
 def _settled(exchange: Exchange, receipts: Sequence[str], reply: Any) -> None:
@@ -193,7 +184,7 @@ def _extend_decoded(exchange: Exchange, decoded: tuple[models.Extend, int | None
         reply = _extended(exchange, nonce, seconds)
         if isinstance(reply, PenstockError):
             raise reply
-        exchange.reply(200, encode({"results": [{"lease_id": request.lease_id, **_extension(reply)}]}))
+        exchange.reply(200, encode({"results": [{"lease_id": request.lease_id, **extension_view(reply)}]}))
         return
     receipts = request.receipts or []
     answers = {nonce: _extended(exchange, nonce, seconds) for nonce in dict.fromkeys(nonces)}
@@ -201,7 +192,7 @@ def _extend_decoded(exchange: Exchange, decoded: tuple[models.Extend, int | None
     is_refused = len(errors) == len(answers)
 
     def written() -> bytes:
-        extensions = {nonce: _extension(answer) for nonce, answer in answers.items()}
+        extensions = {nonce: extension_view(answer) for nonce, answer in answers.items()}
         results = [{"receipt": receipt, **extensions[nonce]} for receipt, nonce in zip(receipts, nonces, strict=True)]
         return encode({"error": error_fields(errors[0]), "results": results} if is_refused else {"results": results})
 
@@ -215,30 +206,13 @@ def _extended(exchange: Exchange, nonce: int, seconds: float) -> Any:
     return replies[0]
 
 
-def _extension(answer: Any) -> dict[str, Any]:
-    if isinstance(answer, PenstockError):
-        return {"status": "error", "error": error_fields(answer)}
-    return {"status": "ok", "expires_at": msgspec.Raw(instant(answer))}
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000
-
-
-_ACK: Final = validation.settling(Outcome.ACKED)
-_RELEASE: Final = validation.settling(Outcome.RELEASED)
-
 OF_QUEUE: Final[dict[bytes, Run]] = {b"messages": push, b"lease": lease}
 OF_BROKER: Final[dict[bytes, Run]] = {
-    b"ack": _settler(models.Ack, lambda request: _ACK),
-    b"nack": _settler(
-        models.Nack, lambda request: validation.settling(Outcome.RETRIED, _seconds(request.delay_ms), request.error)
-    ),
-    b"reject": _settler(models.Reject, lambda request: validation.settling(Outcome.REJECTED, error=request.reason)),
-    b"release": _settler(models.Release, lambda request: _RELEASE),
-    b"snooze": _settler(
-        models.Snooze, lambda request: validation.settling(Outcome.SNOOZED, _seconds(request.delay_ms))
-    ),
+    b"ack": _settler(models.Ack),
+    b"nack": _settler(models.Nack),
+    b"reject": _settler(models.Reject),
+    b"release": _settler(models.Release),
+    b"snooze": _settler(models.Snooze),
     b"extend": extend,
     b"rpc": run_frames,
 }

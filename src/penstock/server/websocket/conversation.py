@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from penstock import validation
 from penstock.access.authenticator import HINT
 from penstock.batch import Batch
 from penstock.broker.access import NOBODY, Client
@@ -27,15 +26,23 @@ from penstock.broker.leases import Stream, StreamRequest
 from penstock.broker.logins import STRANGER_SECONDS
 from penstock.broker.reply_size import size_of, split
 from penstock.broker.seats import Seat
-from penstock.errors import BadReceipt, BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError, Unavailable
-from penstock.model import Outcome, Receipt
+from penstock.errors import BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError, Unavailable
 from penstock.replies import LeaseReply
-from penstock.requests import Settling
 from penstock.server.outbox import Outbox
 from penstock.server.websocket.socket import Disconnected, Socket
-from penstock.wire import json_models as models
 from penstock.wire import json_protocols as stream
-from penstock.wire.json_messages import batch_of, encode, error_fields, instant, lease_reply, push_reply, settle_reply
+from penstock.wire.json_messages import (
+    batch_of,
+    encode,
+    error_fields,
+    extension_view,
+    lease_of,
+    lease_reply,
+    push_reply,
+    receipts_of,
+    settle_reply,
+    settling_of,
+)
 from penstock.wire.json_reader import LARGE_BYTES
 from penstock.wire.json_tasks import WORKER, task_update
 
@@ -67,31 +74,6 @@ def unknown(name: str) -> InvalidField:
     return InvalidField(f"subscription: there is no {name!r}", hint="subscribe first")
 
 
-def by_lease(said: models.Settle) -> bool:
-    """Whether a whole lease is meant, rather than receipts."""
-    if (said.receipts is None) == (said.lease_id is None):
-        raise InvalidField("receipts: give either receipts or lease_id")
-    return said.lease_id is not None
-
-
-def proofs_of(texts: Sequence[str]) -> list[Receipt]:
-    """Receipts from their texts; the first that is none is named."""
-    proofs = []
-    for index, text in enumerate(texts):
-        try:
-            proofs.append(Receipt.parse(text))
-        except BadReceipt as error:
-            raise BadReceipt(f"receipts[{index}]: {error.message}") from None
-    return proofs
-
-
-def extension(answer: Any) -> dict[str, Any]:
-    """What became of a lease that was to be held."""
-    if isinstance(answer, PenstockError):
-        return {"status": "error", "error": error_fields(answer)}
-    return {"status": "ok", "expires_at": msgspec.Raw(instant(answer))}
-
-
 def event_json(subscription: str, event: Event) -> bytes:
     """An event as the client gets it; encoded once, whoever gets it."""
     body: bytes | None = event.forms.get("json")
@@ -112,19 +94,6 @@ def _more(event: Event) -> dict[str, Any]:
     if event.worker is not None:
         return {"worker": WORKER.write(event.worker)} | ({"is_gone": True} if event.is_gone else {})
     return {}
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000
-
-
-HOW: Final[dict[type, Callable[[Any], Settling]]] = {
-    stream.Ack: lambda said: validation.settling(Outcome.ACKED),
-    stream.Nack: lambda said: validation.settling(Outcome.RETRIED, _seconds(said.delay_ms), said.error),
-    stream.Reject: lambda said: validation.settling(Outcome.REJECTED, error=said.reason),
-    stream.Release: lambda said: validation.settling(Outcome.RELEASED),
-    stream.Snooze: lambda said: validation.settling(Outcome.SNOOZED, _seconds(said.delay_ms)),
-}
 
 
 logger: Final = logging.getLogger("penstock.websocket")
@@ -184,7 +153,7 @@ class Conversation:
             stream.Extend: self._extend,
             stream.Login: self._login,
             stream.Ping: lambda said: self._answer("pong", said.id, b""),
-            **dict.fromkeys(HOW, self._settle),
+            **dict.fromkeys(get_args(stream.Settlement), self._settle),
         }
 
     async def run(self) -> None:
@@ -401,13 +370,12 @@ class Conversation:
             self._answer("pushed", id, b"," + push_reply(answer)[1:-1])
 
     def _settle(self, said: Any) -> None:
-        how = HOW[type(said)](said)
-        if by_lease(said):
-            on_reply = self._begin(partial(self._lease_settled, said))
-            self._broker.settle_lease(self._client, int(said.lease_id, 16), how, on_reply)
+        how, nonce = settling_of(said), lease_of(said)
+        if nonce is not None:
+            self._broker.settle_lease(self._client, nonce, how, self._begin(partial(self._lease_settled, said)))
         else:
-            proofs = proofs_of(said.receipts)
-            self._broker.settle_each(self._client, proofs, how, self._begin(partial(self._settled, said)))
+            receipts = receipts_of(said.receipts)
+            self._broker.settle_each(self._client, receipts, how, self._begin(partial(self._settled, said)))
 
     def _settled(self, said: Any, answer: Any) -> None:
         self._answer("settled", said.id, b"," + settle_reply(said.receipts, answer)[1:-1])
@@ -419,17 +387,17 @@ class Conversation:
             self._answer("settled", said.id, b',"results":[{"lease_id":"%b","status":"ok"}]' % said.lease_id.encode())
 
     def _extend(self, said: stream.Extend) -> None:
-        if by_lease(said):
-            names = [("lease_id", str(said.lease_id), int(str(said.lease_id), 16))]
+        nonce = lease_of(said)
+        if nonce is not None:
+            names = [("lease_id", str(said.lease_id), nonce)]
         else:
-            receipts = said.receipts or []
-            proofs = proofs_of(receipts)
-            names = [("receipt", text, proof.nonce) for text, proof in zip(receipts, proofs, strict=True)]
+            texts = said.receipts or []
+            names = [("receipt", text, receipt.nonce) for text, receipt in zip(texts, receipts_of(texts), strict=True)]
         results: list[dict[str, Any]] = []
         for what, text, nonce in names:
             # Nothing is journaled, so the broker tells at once.
             self._broker.extend(
-                self._client, nonce, said.lease_ms / 1000, lambda answer: results.append(extension(answer))
+                self._client, nonce, said.lease_ms / 1000, lambda answer: results.append(extension_view(answer))
             )
             results[-1] = {what: text, **results[-1]}
         self._answer("extended", said.id, b',"results":%b' % encode(results))
