@@ -92,31 +92,23 @@ __all__ = [
 ]
 
 # Loaded when first used: what they need (NumPy, Arrow) takes long, and not every program that imports us needs it.
-_HOMES: Final = {
-    "App": "penstock.tasks.app",
-    "BaseDelivery": "penstock.client.values",
-    "Batch": "penstock.batch",
-    "Cancel": "penstock.tasks.endings",
-    "Delivery": "penstock.client._sync.delivery",
-    "Job": "penstock.tasks.job",
-    "Leased": "penstock.client._sync.delivery",
-    "Middleware": "penstock.tasks.middleware",
-    "Penstock": "penstock.client.handles",
-    "PushResult": "penstock.client.values",
-    "Queue": "penstock.client._sync.queue",
-    "Retry": "penstock.tasks.endings",
-    "Snooze": "penstock.tasks.endings",
-    "Task": "penstock.tasks.task",
-    "TaskContext": "penstock.tasks.context",
-    "TaskState": "penstock.model_tasks",
-    "TaskView": "penstock.model_tasks",
-    "Workflow": "penstock.tasks.workflows",
-    "chain": "penstock.tasks.workflows",
-    "current_task": "penstock.tasks.context",
-    "graph": "penstock.tasks.workflows",
-    "group": "penstock.tasks.workflows",
-    "pipeline": "penstock.spark.pipelines.custom",
+_LAZY: Final = {
+    "penstock.batch": ("Batch",),
+    "penstock.client._sync.delivery": ("Delivery", "Leased"),
+    "penstock.client._sync.queue": ("Queue",),
+    "penstock.client.handles": ("Penstock",),
+    "penstock.client.values": ("BaseDelivery", "PushResult"),
+    "penstock.model_tasks": ("TaskState", "TaskView"),
+    "penstock.spark.pipelines.custom": ("pipeline",),
+    "penstock.tasks.app": ("App",),
+    "penstock.tasks.context": ("TaskContext", "current_task"),
+    "penstock.tasks.endings": ("Cancel", "Retry", "Snooze"),
+    "penstock.tasks.job": ("Job",),
+    "penstock.tasks.middleware": ("Middleware",),
+    "penstock.tasks.task": ("Task",),
+    "penstock.tasks.workflows": ("Workflow", "chain", "graph", "group"),
 }
+_HOMES: Final = {name: home for home, names in _LAZY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

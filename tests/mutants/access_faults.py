@@ -202,8 +202,8 @@ CHECKS: Final = (
         "stream-unchecked",
         "whoever is let in may open a stream",
         "broker/broker.py",
-        "        refused = self.refused(client, Action.CONSUME, request.queue)\n",
-        "        refused = None\n",
+        "        raised(self.refused(client, Action.CONSUME, request.queue))\n",
+        "",
         DENIED,
     ),
     Fault(
@@ -226,16 +226,16 @@ CHECKS: Final = (
         "settle-unchecked",
         "whoever is let in may settle",
         "broker/broker.py",
-        "        for queue in queues:\n            refused = self.refused(client, Action.CONSUME, queue,",
-        "        for queue in ():\n            refused = self.refused(client, Action.CONSUME, queue,",
+        "        if self.refuse(client, Action.CONSUME, queues, on_reply, even_draining=True):\n",
+        "        if False:\n",
         DENIED,
     ),
     Fault(
         "extend-unchecked",
         "whoever is let in may extend a lease",
         "broker/broker.py",
-        "        for queue in self._queues_of(nonce):\n",
-        "        for queue in ():\n",
+        "        if self.refuse(client, Action.CONSUME, self._queues_of(nonce), on_reply, even_draining=True):\n",
+        "        if False:\n",
         DENIED,
     ),
     Fault(
@@ -266,26 +266,24 @@ CHECKS: Final = (
         "submit-unchecked",
         "whoever is let in may submit tasks",
         "broker/tasks.py",
-        "        refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))\n",
-        "        refused = None\n",
+        "        if broker.refuse(client, Action.PUSH, queues, on_reply):\n",
+        "        if False:\n",
         DENIED,
     ),
     Fault(
         "finish-unchecked",
         "whoever is let in may finish tasks",
         "broker/tasks.py",
-        "        refused = self._refused(\n"
-        "            client, Action.CONSUME, (finish.receipt.queue for finish in finishes), even_draining=True\n"
-        "        )\n",
-        "        refused = None\n",
+        "        if self._broker.refuse(client, Action.CONSUME, queues, on_reply, even_draining=True):\n",
+        "        if False:\n",
         DENIED,
     ),
     Fault(
         "progress-unchecked",
         "whoever is let in may report progress",
         "broker/tasks.py",
-        "        refused = self._refused(client, Action.CONSUME, (operation.receipt.queue,), even_draining=True)\n",
-        "        refused = None\n",
+        "        if self._broker.refuse(client, Action.CONSUME, (operation.receipt.queue,), on_reply,",
+        "        if self._broker.refuse(client, Action.CONSUME, (), on_reply,",
         DENIED,
     ),
     Fault(
@@ -293,9 +291,9 @@ CHECKS: Final = (
         "whoever is let in may pass for a worker",
         "broker/tasks.py",
         "    def heartbeat(self, client: Client, operation: ops.HeartbeatWorker, on_reply: OnReply) -> None:\n"
-        "        refused = self._refused(client, Action.CONSUME, operation.queues())\n",
+        "        if self._broker.refuse(client, Action.CONSUME, operation.queues(), on_reply):\n",
         "    def heartbeat(self, client: Client, operation: ops.HeartbeatWorker, on_reply: OnReply) -> None:\n"
-        "        refused = None\n",
+        "        if False:\n",
         DENIED,
     ),
     Fault(

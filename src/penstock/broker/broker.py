@@ -189,9 +189,7 @@ class Broker:
         ended: Callable[[PenstockError | None], None],
     ) -> Stream:
         """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
-        refused = self.refused(client, Action.CONSUME, request.queue)
-        if refused is not None:
-            raise refused
+        raised(self.refused(client, Action.CONSUME, request.queue))
         stream = Stream(self, client, request, deliver, ended)
         self.streams.add(stream)
         return stream
@@ -232,11 +230,8 @@ class Broker:
     def _settle(
         self, client: Client, queues: set[str], how: Settling, on_reply: OnReply, settle: Callable[..., int], what: Any
     ) -> None:
-        for queue in queues:
-            refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
-            if refused is not None:
-                on_reply(refused)
-                return
+        if self.refuse(client, Action.CONSUME, queues, on_reply, even_draining=True):
+            return
         started = self.clock.monotonic()
 
         def answered(answer: Any) -> None:
@@ -256,11 +251,8 @@ class Broker:
 
     def extend(self, client: Client, nonce: int, seconds: float, on_reply: OnReply) -> None:
         """Hold a lease longer; `on_reply(when it expires now)`."""
-        for queue in self._queues_of(nonce):
-            refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
-            if refused is not None:
-                on_reply(refused)
-                return
+        if self.refuse(client, Action.CONSUME, self._queues_of(nonce), on_reply, even_draining=True):
+            return
         answer = answer_of(partial(self.session.extend, nonce, seconds))
         on_reply(self.count("", answer) if isinstance(answer, PenstockError) else answer)
 
@@ -411,6 +403,17 @@ class Broker:
         """Run something that may read files; `answered(result or PenstockError)` on the loop."""
         future = self.loop.run_in_executor(None, answer_of, work)
         future.add_done_callback(lambda done: done.cancelled() or answered(done.result()))
+
+    def refuse(
+        self, client: Client, action: Action, queues: Iterable[str], on_reply: OnReply, *, even_draining: bool = False
+    ) -> bool:
+        """Reply with an error if somebody may not do this to one of the queues; whether it was so."""
+        for queue in queues:
+            refused = self.refused(client, action, queue, even_draining=even_draining)
+            if refused is not None:
+                on_reply(refused)
+                return True
+        return False
 
     def refused(
         self, client: Client, action: Action, queue: str, *, even_draining: bool = False

@@ -15,7 +15,7 @@ A wait watches before it looks, so that nothing that happens in between is misse
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -254,16 +254,15 @@ class Tasks:
 
     def submit(self, client: Client, operation: ops.SubmitTasks, on_reply: OnReply) -> None:
         broker, tasks = self._broker, operation.tasks
-        refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))
-        if refused is not None:
-            on_reply(refused)
+        queues = dict.fromkeys(task.queue for task in tasks)
+        if broker.refuse(client, Action.PUSH, queues, on_reply):
             return
         if broker.is_holding:
             broker.hold(partial(self.submit, client, operation, on_reply))
             return
         broker.flush()
         work = partial(self._submit, client, operation)
-        self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), on_reply)
+        self._run(work, _takes_long(tasks), min(queues, default=""), on_reply)
 
     def _submit(self, client: Client, operation: ops.SubmitTasks) -> tuple[Any, int]:
         self._broker.authorisation.require_parents(client, operation.tasks)
@@ -271,11 +270,8 @@ class Tasks:
 
     def finish(self, client: Client, operation: ops.FinishTasks, on_reply: OnReply) -> None:
         finishes = operation.finishes
-        refused = self._refused(
-            client, Action.CONSUME, (finish.receipt.queue for finish in finishes), even_draining=True
-        )
-        if refused is not None:
-            on_reply(refused)
+        queues = dict.fromkeys(finish.receipt.queue for finish in finishes)
+        if self._broker.refuse(client, Action.CONSUME, queues, on_reply, even_draining=True):
             return
         broker, started = self._broker, self._broker.clock.monotonic()
 
@@ -323,9 +319,7 @@ class Tasks:
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
     def note_progress(self, client: Client, operation: ops.NoteProgress, on_reply: OnReply) -> None:
-        refused = self._refused(client, Action.CONSUME, (operation.receipt.queue,), even_draining=True)
-        if refused is not None:
-            on_reply(refused)
+        if self._broker.refuse(client, Action.CONSUME, (operation.receipt.queue,), on_reply, even_draining=True):
             return
         answer = answer_of(lambda: self._session.run(operation))
         on_reply(self._broker.count(operation.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
@@ -333,17 +327,13 @@ class Tasks:
     # workers
 
     def heartbeat(self, client: Client, operation: ops.HeartbeatWorker, on_reply: OnReply) -> None:
-        refused = self._refused(client, Action.CONSUME, operation.queues())
-        if refused is not None:
-            on_reply(refused)
+        if self._broker.refuse(client, Action.CONSUME, operation.queues(), on_reply):
             return
         answer = answer_of(lambda: self._session.run(operation, owner=client.owner))
         on_reply(answer if isinstance(answer, PenstockError) else answer[0])
 
     def news(self, client: Client, operation: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
-        refused = self._refused(client, Action.CONSUME, operation.queues())
-        if refused is not None:
-            on_reply(refused)
+        if self._broker.refuse(client, Action.CONSUME, operation.queues(), on_reply):
             return None
         worker_id = owned(client.owner, operation.worker_id)
         return self._wait(ExpectedNews(self._session.tasks.registry, worker_id), operation.wait_seconds, on_reply)
@@ -418,15 +408,6 @@ class Tasks:
         return view
 
     # helpers
-
-    def _refused(
-        self, client: Client, action: Action, queues: Iterable[str], *, even_draining: bool = False
-    ) -> PenstockError | None:
-        for queue in dict.fromkeys(queues):
-            refused = self._broker.refused(client, action, queue, even_draining=even_draining)
-            if refused is not None:
-                return refused
-        return None
 
     def _run(self, work: Callable[[], tuple[Any, int]], reads_files: bool, queue: str, on_reply: OnReply) -> None:
         broker = self._broker

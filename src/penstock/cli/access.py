@@ -15,11 +15,11 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import human, output
-from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.exits import CommandError
 from penstock.cli.options import AsJson, Flags, Yes, command, seconds_option
 from penstock.cli.target import Broker
 from penstock.errors import AccessNotFound, InvalidField
-from penstock.model_access import ApiKeyView, NamespaceView, NewKey, Quotas, UserView
+from penstock.model_access import ApiKeyView, NamespaceView, NewKey, Quotas, RoleView, UserView
 from penstock.units import plural, size_bytes
 
 keys = typer.Typer(help="API keys: create, list, rotate, revoke.", no_args_is_help=True)
@@ -84,9 +84,9 @@ def create(
 def list_keys(broker: Broker, as_json: AsJson = False) -> None:
     """All keys, without their secrets."""
     with broker.opened() as ps:
-        found = ps.access.keys()
-    rows = [_key_row(key) for key in found]
-    _write_list(("id", "name", "namespace", "grants", "made", "expires"), rows, found, "key", as_json=as_json)
+        keys = ps.access.keys()
+    headings = ("id", "name", "namespace", "grants", "made", "expires")
+    output.write_list(keys, headings, _key_row, as_json=as_json, nothing=_none_of("key"))
 
 
 def _key_row(key: ApiKeyView) -> tuple[str, ...]:
@@ -189,9 +189,13 @@ def update(
 def list_users(broker: Broker, as_json: AsJson = False) -> None:
     """All users and other principals."""
     with broker.opened() as ps:
-        found = ps.access.users()
-    rows = [(user.name, user.namespace or human.EMPTY, _shown(user.grants), _proofs(user)) for user in found]
-    _write_list(("name", "namespace", "grants", "proved by"), rows, found, "user", as_json=as_json)
+        users = ps.access.users()
+    headings = ("name", "namespace", "grants", "proved by")
+    output.write_list(users, headings, _user_row, as_json=as_json, nothing=_none_of("user"))
+
+
+def _user_row(user: UserView) -> tuple[str, ...]:
+    return user.name, user.namespace or human.EMPTY, _shown(user.grants), _proofs(user)
 
 
 @command(users, "delete")
@@ -242,9 +246,12 @@ def set_role(broker: Broker, name: RoleName, grant: Grants = None, as_json: AsJs
 def list_roles(broker: Broker, as_json: AsJson = False) -> None:
     """All roles, the built-in ones first."""
     with broker.opened() as ps:
-        found = ps.access.roles()
-    rows = [(role.name, "built in" if role.is_built_in else human.EMPTY, _shown(role.grants)) for role in found]
-    _write_list(("role", "", "grants"), rows, found, "role", as_json=as_json)
+        roles = ps.access.roles()
+    output.write_list(roles, ("role", "", "grants"), _role_row, as_json=as_json, nothing=_none_of("role"))
+
+
+def _role_row(role: RoleView) -> tuple[str, ...]:
+    return role.name, "built in" if role.is_built_in else human.EMPTY, _shown(role.grants)
 
 
 @command(roles, "delete")
@@ -293,10 +300,14 @@ def create_namespace(broker: Broker, name: NamespaceName, quotas: QuotaFlags, as
 def list_namespaces(broker: Broker, as_json: AsJson = False) -> None:
     """All namespaces, with what they use and may use."""
     with broker.opened() as ps:
-        found = ps.access.namespaces()
-    rows = [(each.name, f"{each.prefix}*", _used(each), each.users) for each in found]
+        namespaces = ps.access.namespaces()
     headings = ("namespace", "its queues", "used, of its quotas", "users")
-    _write_list(headings, rows, found, "namespace", as_json=as_json, text_columns=3)
+    nothing = _none_of("namespace")
+    output.write_list(namespaces, headings, _namespace_row, as_json=as_json, nothing=nothing, text_columns=3)
+
+
+def _namespace_row(namespace: NamespaceView) -> tuple[Any, ...]:
+    return namespace.name, f"{namespace.prefix}*", _used(namespace), namespace.users
 
 
 @command(namespaces, "delete")
@@ -332,21 +343,8 @@ def _amount(quota: str, value: float) -> str:
 # lists
 
 
-def _write_list(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    found: Sequence[Any],
-    what: str,
-    *,
-    as_json: bool,
-    text_columns: int | None = None,
-) -> None:
-    if as_json:
-        output.write_json(found)
-    elif rows:
-        output.write(output.table(headings, rows, text_columns=text_columns or len(headings)))
-    else:
-        raise nothing_there(f"no {what}s", f"'penstock {what} create' makes one")
+def _none_of(what: str) -> tuple[str, str]:
+    return f"no {what}s", f"'penstock {what} create' makes one"
 
 
 def _shown(grants: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import output
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Flags, Since, command, expanded
 from penstock.cli.target import Broker
 from penstock.model import AUDIT_QUEUE
@@ -51,14 +50,10 @@ app.callback()(expanded(audit))
 def list_(broker: Broker, records: RecordFlags, as_json: AsJson = False) -> None:
     """Who did what, newest first."""
     with broker.opened() as ps:
-        found = ps.audit.list(**asdict(records))
-    if as_json:
-        output.write_json(found)
-    elif found:
-        headings = ("at", "who", "from", "what", "on", "outcome", "count")
-        output.write(output.table(headings, [_row(record) for record in found], text_columns=6))
-    else:
-        raise nothing_there("no records", "a broker with access control writes them; so does audit = 'on'")
+        listed = ps.audit.list(**asdict(records))
+    headings = ("at", "who", "from", "what", "on", "outcome", "count")
+    nothing = ("no records", "a broker with access control writes them; so does audit = 'on'")
+    output.write_list(listed, headings, _row, as_json=as_json, nothing=nothing, text_columns=6)
 
 
 def _row(record: AuditRecord) -> tuple[str, str, str, str, str, str, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import human, output
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, QueueName, Yes, command, instant_option
 from penstock.cli.target import Broker
+
+if TYPE_CHECKING:
+    from penstock.replies import DataKeyView
 
 app = typer.Typer(help="Encrypted queues: init, status, rotate, rewrap, erase.", no_args_is_help=True)
 
@@ -36,13 +38,12 @@ def status(broker: Broker, as_json: AsJson = False) -> None:
 
     with broker.opened() as ps:
         keys = ps.session.execute(ops.ListDataKeys())
-    if as_json:
-        output.write_json(keys)
-    elif keys:
-        rows = [(key.queue, key.id, key.state, human.age(key.created_at)) for key in keys]
-        output.write(output.table(("queue", "key", "state", "age"), rows, text_columns=4))
-    else:
-        raise nothing_there("no data keys", "they are made with the first message of a queue with encryption")
+    nothing = ("no data keys", "they are made with the first message of a queue with encryption")
+    output.write_list(keys, ("queue", "key", "state", "age"), _row, as_json=as_json, nothing=nothing)
+
+
+def _row(key: DataKeyView) -> tuple[str, ...]:
+    return key.queue, key.id, key.state, human.age(key.created_at)
 
 
 @command(app)

@@ -7,17 +7,13 @@ from typing import Any, Final
 
 from penstock.errors import (
     AccessError,
-    AccessNotFound,
     GroupExists,
     GroupNotFound,
     InputError,
-    MessageNotFound,
     NotADataDirectory,
-    OperationNotFound,
     PenstockError,
     QueueExists,
     QueueNotFound,
-    ScheduleNotFound,
     SparkMissing,
     StateError,
     TaskNotFound,
@@ -30,10 +26,6 @@ SERVER_ERROR: Final = 2
 NOT_AUTHORISED: Final = 3
 NOTHING_THERE: Final = 4
 INTERRUPTED: Final = 130
-
-NOT_FOUND: Final = (
-    *(QueueNotFound, GroupNotFound, MessageNotFound, TaskNotFound, ScheduleNotFound, OperationNotFound, AccessNotFound),
-)
 
 # The library's hints name methods; here they name commands.
 HINTS: Final[dict[type[PenstockError], str]] = {
@@ -107,6 +99,6 @@ def exit_code(error: PenstockError) -> int:
     """What a command exits with when this happens."""
     if isinstance(error, AccessError):
         return NOT_AUTHORISED
-    if isinstance(error, NOT_FOUND):
+    if error.code.endswith("_not_found"):
         return NOTHING_THERE
     return USER_ERROR if isinstance(error, InputError | StateError | SparkMissing | NotADataDirectory) else SERVER_ERROR

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import human, output
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, GroupName, Partition, QueueName, Yes, command
 from penstock.cli.target import Broker
 
@@ -50,14 +49,16 @@ def list_(
 def members(broker: Broker, queue: QueueName, group: GroupName, as_json: AsJson = False) -> None:
     """Who has joined a group, and which partitions they have."""
     with broker.opened() as ps:
-        found = ps.queue(queue).members(group)
-    if as_json:
-        output.write_json(found)
-    elif found:
-        rows = [(each.member, human.age(each.last_heartbeat_at), ", ".join(each.partitions)) for each in found]
-        output.write(output.table(("member", "heard", "partitions"), rows, has_excerpt=True))
-    else:
-        raise nothing_there(f"group {group!r} of {queue!r} has no members", "only subscribers are members")
+        joined = ps.queue(queue).members(group)
+    output.write_list(
+        joined,
+        ("member", "heard", "partitions"),
+        lambda member: (member.member, human.age(member.last_heartbeat_at), ", ".join(member.partitions)),
+        as_json=as_json,
+        nothing=(f"group {group!r} of {queue!r} has no members", "only subscribers are members"),
+        text_columns=1,
+        has_excerpt=True,
+    )
 
 
 @command(app)

@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from penstock.cli import human, output
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Yes, command
 from penstock.cli.target import Broker
 from penstock.cli.tasks import FilterFlags
@@ -56,14 +55,13 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
 
     with broker.opened() as ps:
         views = ps.session.execute(ops.ListOperations())
-    if as_json:
-        output.write_json([shape(view) for view in views])
-        return
-    if not views:
-        raise nothing_there("no operations", "'penstock operations begin' and 'penstock tasks purge' make them")
     headings = ("id", "action", "state", "begun", "matched", "cancelled", "purged")
-    rows = [(view.operation_id, view.action, view.state, human.age(view.started_at), *_counts(view)) for view in views]
-    output.write(output.table(headings, rows, text_columns=4))
+    nothing = ("no operations", "'penstock operations begin' and 'penstock tasks purge' make them")
+    output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shape, text_columns=4)
+
+
+def _row(view: OperationView) -> tuple[Any, ...]:
+    return view.operation_id, view.action, view.state, human.age(view.started_at), *_counts(view)
 
 
 @command(app)

@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from penstock.cli import human
-from penstock.cli.exits import CommandError, exit_code
+from penstock.cli.exits import CommandError, exit_code, nothing_there
 from penstock.errors import PenstockError, printable
 
 T = TypeVar("T")
@@ -117,6 +117,27 @@ def done(text: str, value: Any, *, as_json: bool) -> None:
         write_json(value)
     else:
         write(f"[green]✓[/] {escape(text)}")
+
+
+def write_list(
+    items: Sequence[T],
+    headings: Sequence[str],
+    row: Callable[[T], Sequence[Any]],
+    *,
+    as_json: bool,
+    nothing: tuple[str, str],
+    shape: Callable[[T], Any] = lambda item: item,
+    text_columns: int | None = None,
+    has_excerpt: bool = False,
+) -> None:
+    """A table, or a list in JSON. An empty table is an error: `nothing` is its message and hint."""
+    if as_json:
+        write_json([shape(item) for item in items])
+    elif items:
+        columns = len(headings) if text_columns is None else text_columns
+        write(table(headings, [row(item) for item in items], text_columns=columns, has_excerpt=has_excerpt))
+    else:
+        raise nothing_there(*nothing)
 
 
 def has_terminal() -> bool:

@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import DEFAULTS, AsJson, QueueFlags, QueueName, Yes, command, complete_queue, expanded, shown
 from penstock.cli.target import Broker
 from penstock.errors import QueueNotFound
@@ -19,6 +18,7 @@ from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock import Penstock
+    from penstock.replies import LeaseView
 
 
 ACCOUNT = ("group", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "lag", "oldest")
@@ -151,20 +151,16 @@ def leases(
     """Leases that are held: by whom, since when, until when, and how many messages."""
     with broker.opened() as ps:
         held = ps.queue(queue).leases(group, limit)
-    if as_json:
-        output.write_json(held)
-    elif held:
-        headings = ("lease", "group", "consumer", "messages", "held for", "expires in", "partitions")
-        rows = [
-            (
-                *(lease.lease_id, lease.group, lease.consumer or human.EMPTY, lease.messages),
-                *(human.age(lease.leased_at), human.until(lease.expires_at), ", ".join(lease.partitions)),
-            )
-            for lease in held
-        ]
-        output.write(output.table(headings, rows, text_columns=3, has_excerpt=True))
-    else:
-        raise nothing_there(f"nobody holds a lease of {queue!r}", "a lease ends when its messages are settled")
+    headings = ("lease", "group", "consumer", "messages", "held for", "expires in", "partitions")
+    nothing = (f"nobody holds a lease of {queue!r}", "a lease ends when its messages are settled")
+    output.write_list(held, headings, _lease_row, as_json=as_json, nothing=nothing, text_columns=3, has_excerpt=True)
+
+
+def _lease_row(lease: LeaseView) -> tuple[Any, ...]:
+    return (
+        *(lease.lease_id, lease.group, lease.consumer or human.EMPTY, lease.messages),
+        *(human.age(lease.leased_at), human.until(lease.expires_at), ", ".join(lease.partitions)),
+    )
 
 
 @command(app)

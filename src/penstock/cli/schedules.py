@@ -28,13 +28,9 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
     """All schedules, and when they are due."""
     with broker.opened() as ps:
         views = _all(ps.session)
-    if as_json:
-        output.write_json([shapes.schedule(view) for view in views])
-        return
-    if not views:
-        raise nothing_there("no schedules", "'penstock schedules set' makes one; so does @app.task(cron=…)")
     headings = ("name", "cron", "zone", "task", "queue", "next", "last")
-    output.write(output.table(headings, [_row(view) for view in views], text_columns=len(headings)))
+    nothing = ("no schedules", "'penstock schedules set' makes one; so does @app.task(cron=…)")
+    output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shapes.schedule)
 
 
 @command(app, "set")

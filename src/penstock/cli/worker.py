@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import human, output, shapes
-from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.exits import CommandError
 from penstock.cli.options import AsJson, Flags, seconds_option
 from penstock.cli.target import Broker
+from penstock.model_tasks import WorkerView
 
 LOGS = "Logs"
 
@@ -110,25 +111,14 @@ def workers(broker: Broker, as_json: AsJson = False) -> None:
 
     with broker.opened() as ps:
         views = ps.session.execute(ops.Workers())
-    if as_json:
-        output.write_json([shapes.worker(view) for view in views])
-        return
-    if not views:
-        raise nothing_there("no workers", "'penstock worker module:app' starts one")
     headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
-    rows = [
-        (
-            view.info.worker_id,
-            view.state,
-            ",".join(view.info.queues) or human.EMPTY,
-            f"{view.info.running}/{view.info.concurrency}",
-            view.info.abandoned,
-            view.info.completed,
-            view.info.failed,
-            f"{view.info.cpu_percent:.0f} %",
-            human.size(view.info.memory_bytes),
-            f"{human.age(view.last_heartbeat_at)} ago",
-        )
-        for view in views
-    ]
-    output.write(output.table(headings, rows, text_columns=3))
+    nothing = ("no workers", "'penstock worker module:app' starts one")
+    output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shapes.worker, text_columns=3)
+
+
+def _row(view: WorkerView) -> tuple[Any, ...]:
+    info = view.info
+    queues, running = ",".join(info.queues) or human.EMPTY, f"{info.running}/{info.concurrency}"
+    counts = (info.abandoned, info.completed, info.failed)
+    usage = (f"{info.cpu_percent:.0f} %", human.size(info.memory_bytes))
+    return info.worker_id, view.state, queues, running, *counts, *usage, f"{human.age(view.last_heartbeat_at)} ago"

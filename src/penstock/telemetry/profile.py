@@ -15,7 +15,6 @@ from typing import Final
 
 from penstock.errors import InvalidField, StateError
 
-SECONDS_DEFAULT: Final = 5.0
 SECONDS_MAX: Final = 60.0
 INTERVAL_SECONDS: Final = 0.005
 DEPTH_MAX: Final = 128

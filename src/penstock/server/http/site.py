@@ -183,6 +183,3 @@ def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes]
     elif error.code == "not_authenticated":
         headers = ((b"www-authenticate", b"Bearer"),)
     return http_status(error.code), error_body(error), headers
-
-
-Told = Callable[[object], None]

@@ -1,7 +1,7 @@
 """Pipelines of your own: a function from DataFrame to DataFrame, between two queues.
 
-@penstock.pipeline(source="orders", sink="orders.enriched")
-def enrich(orders: DataFrame) -> DataFrame: …
+    @penstock.pipeline(source="orders", sink="orders.enriched")
+    def enrich(orders: DataFrame) -> DataFrame: …
 
 The function stays what it was, and can be called and tested as it is. `penstock pipeline run module:enrich` reads what
 came to the source since the last run and writes what the function returns to the sink, exactly once; with `--stream` it
