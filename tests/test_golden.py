@@ -19,7 +19,7 @@ from penstock.storage.directory import FORMATS
 from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
-from tests.support.golden import DATA, NOW, contents, opened
+from tests.support.golden import DATA, NOW, contents, moved, opened
 from tests.support.operations import run_operation
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
@@ -34,6 +34,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def directory(name: str, tmp_path: Path) -> Path:
     with tarfile.open(DATA / f"{name}.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")
+    moved(tmp_path / "data")
     return tmp_path / "data"
 
 

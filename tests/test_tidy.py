@@ -43,6 +43,7 @@ BASE = {
     "units",
     "extras",
     "seals",
+    "urls",
 }
 FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
@@ -64,6 +65,7 @@ LAYERS: dict[str, set[str]] = {
     "model_access": set(),
     "model_audit": {"errors"},
     "extras": {"errors"},
+    "urls": set(),
     "seals": {"errors", "extras"},
     "model_tasks": {"errors", "limits", "model"},
     "cron": {"errors", "limits", "model"},

@@ -19,7 +19,7 @@ from penstock import operations as ops
 from penstock.errors import ProducerFenced
 from penstock.model_tasks import TaskFilter
 from tests.support.broker_process import Served
-from tests.support.golden import DATA, opened
+from tests.support.golden import DATA, moved, opened
 from tests.support.operations import confirm, run_operation
 from tests.support.sinks import committed, staged
 
@@ -38,6 +38,7 @@ def folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """With the old directory in it, and with a runtime directory where programs of the owner find the broker."""
     with tarfile.open(DATA / f"{name}.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")
+    moved(tmp_path / "data")
     (tmp_path / "runtime").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     for variable in ("PENSTOCK_TOKEN", "PENSTOCK_TOKEN_FILE", "PENSTOCK_URL", "PENSTOCK_CONTEXT"):

@@ -132,6 +132,8 @@ def open(
     master_key: str | Path | bytes | None = None,
     kms_command: str | None = None,
     keys: Wrapper | None = None,
+    segments: str | Path | None = None,
+    segments_cache_bytes: int = limits.segments_cache_bytes_default,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -144,10 +146,14 @@ def open(
     with `data_mode="0750"`. None leaves a directory that others cannot read as it is. Queues with `encryption=True`
     need a master key: `master_key` is a key file or its 32 bytes, `kms_command` a command and `keys` an object that
     wrap and unwrap; without any, PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
+
+    `segments` keeps new Parquet files elsewhere: at `s3://bucket/prefix`, `gs://…`, `file:///path` or in a directory;
+    "local" keeps them in the data directory again, None where they were kept last. Up to `segments_cache_bytes` of
+    them are cached in the data directory. docs/segments.md has the details.
     """
     from penstock.client.handles import Penstock
     from penstock.embedded.blocking import BlockingSession
-    from penstock.embedded.session import Session
+    from penstock.embedded.session import Session, segments_at
 
     session = Session(
         path,
@@ -160,6 +166,7 @@ def open(
         master_key=master_key,
         kms_command=kms_command,
         keys=keys,
+        segments=segments_at(segments, segments_cache_bytes),
         clock=clock,
         rng=rng,
     )

@@ -17,7 +17,7 @@ from penstock.client._async.queue import Queue
 from penstock.client.handles import AsyncPenstock as Penstock
 from penstock.clock import Clock
 from penstock.embedded.asynchronous import AsyncSession
-from penstock.embedded.session import Session
+from penstock.embedded.session import Session, segments_at
 from penstock.model import Durability, check_path
 from penstock.remote.settings import async_session, settings
 from penstock.seals import Wrapper
@@ -37,6 +37,8 @@ def open(
     master_key: str | Path | bytes | None = None,
     kms_command: str | None = None,
     keys: Wrapper | None = None,
+    segments: str | Path | None = None,
+    segments_cache_bytes: int = limits.segments_cache_bytes_default,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -54,6 +56,7 @@ def open(
         master_key=master_key,
         kms_command=kms_command,
         keys=keys,
+        segments=segments_at(segments, segments_cache_bytes),
         clock=clock,
         rng=rng,
     )

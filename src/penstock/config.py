@@ -18,6 +18,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import BadSettings
 from penstock.model import Durability, is_mode, suggestion
+from penstock.urls import has_secret, masked
 
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]
@@ -73,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwt_grants_claim: str = "penstock"
     master_key: str = ""
     kms_command: str = ""
+    segments: str = ""
+    segments_cache_bytes: int = limits.segments_cache_bytes_default
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
@@ -125,6 +128,8 @@ EXPECTED: Final = {
     "jwt_grants_claim": "the name of the claim that has grants",
     "master_key": "the path of a key file, which `penstock encryption init` makes",
     "kms_command": "a command that wraps and unwraps keys",
+    "segments": "a URL such as 's3://bucket/prefix' without credentials, the path of a directory, or 'local'",
+    "segments_cache_bytes": f"bytes from 0 to {limits.segments_cache_bytes_max}",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "connections_max": "a number from 1 to 1000000",
@@ -139,6 +144,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "sync_ms": (1, 60_000),
     "task_retention_seconds": (0, limits.delay_seconds_max),
     "slow_request_ms": (0, 3_600_000),
+    "segments_cache_bytes": (0, limits.segments_cache_bytes_max),
     "request_bytes_max": (1024, limits.request_bytes_max),
     "frame_bytes_max": (1024, limits.request_bytes_max),
     "connections_max": (1, 1_000_000),
@@ -150,11 +156,10 @@ _TEXTS: Final = frozenset(  # with something in them
     {
         *("data", "host", "tls_certificate", "tls_key", "tls_client_ca"),
         *("jwt_issuer", "jwt_audience", "jwt_keys", "jwt_grants_claim"),
-        *("master_key", "kms_command"),
+        *("master_key", "kms_command", "segments"),
     }
 )
 _JWT: Final = ("jwt_issuer", "jwt_audience", "jwt_keys")
-_PASSWORD: Final = re.compile(r"//[^/\s]*@")  # of a URL
 _LISTS: Final = {  # what each part of a list must look like
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
@@ -270,7 +275,7 @@ def _checked(setting: SourcedValue) -> Any:
 
 
 def _echo(value: Any) -> str:
-    return _PASSWORD.sub("//•••@", repr(value))
+    return masked(repr(value))
 
 
 def _is_valid(name: str, value: Any) -> bool:
@@ -286,6 +291,8 @@ def _is_valid(name: str, value: Any) -> bool:
         return bool(re.fullmatch(r"https://[^@\s]+", value))
     if name == "http_prefix":
         return bool(re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", value))
+    if name == "segments" and has_secret(value):
+        return False
     if name in _TEXTS:
         return bool(value.strip()) and "\0" not in value
     return True

@@ -33,6 +33,7 @@ from penstock.storage.doctor import Examination, examine
 from penstock.storage.doctor import Progress as OnProgress
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader, read_column
+from penstock.storage.segment_files import segment_files
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ def verify(disk: Disk, now: int, on_progress: OnProgress = lambda done, total: N
     manifest = examination.segments.manifest
     core = recover(examination.journal.replay, manifest, state, now)
     verification.problems += _bad_batches(examination)
-    reader = SegmentReader(disk)
+    reader = SegmentReader(segment_files(disk))
     for _, queue in sorted(core.by_name.items()):
         for partition in queue.partitions:
             verification.problems += _misplaced(partition)

@@ -109,7 +109,7 @@ def test_a_read_only_parent_says_so(tmp_path, monkeypatch):
         (b"not json", Damaged, "cannot be read"),
         (b"[]", Damaged, "cannot be read"),
         (b'{"format": 1, "shard": "abcd"}', Damaged, "2 bytes"),
-        (b'{"format": 4, "shard": ""}', StorageError, "format 4"),
+        (b'{"format": 9, "shard": ""}', StorageError, "format 9"),
     ],
 )
 def test_a_marker_that_makes_no_sense_is_refused_and_the_lock_let_go(disk, marker, kind, words):

@@ -4,7 +4,8 @@
 
 `clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
 segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
-that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. The JSON
+that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. Those of
+format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. The JSON
 file says what the version that wrote it found when it opened the directory again: see `contents`. A directory is never
 written again under the same name: a new format gets a new one.
 """
@@ -23,6 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock import Message
 from penstock import operations as ops
 from penstock.batch import Batch
@@ -32,6 +35,8 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import DEAD_PUSHED_AT, LetterFilter
+from penstock.storage.disk import RealDisk
+from penstock.storage.segment_files import SegmentOptions, read_book, write_book
 from tests.behaviour.task_steps import Office
 from tests.support.embedded_session import session_of
 from tests.support.operations import confirm, run_operation
@@ -40,16 +45,26 @@ from tests.support.sinks import committed, staged
 DATA = Path(__file__).parent.parent / "data"
 NOW = 1_790_000_000_000_000  # µs; leases, delays and retention of the directories are counted from here
 ROUNDS = 3
+ELSEWHERE = "elsewhere"
 ROUND_SECONDS = 100  # by then a worker's lease has ended
 JOURNAL_FILE_BYTES = 1 << 16
 MASTER_KEY = bytes(range(32))  # of directories with an encrypted queue; others need none, and do not mind
 
 
-def opened(directory: Path, now: int = NOW) -> Session:
+def moved(directory: Path) -> None:
+    """Have the directory know where `elsewhere`, beside it, is now."""
+    disk = RealDisk(directory)
+    book = read_book(disk)
+    if book.locations:
+        url = (directory.parent / ELSEWHERE).absolute().as_uri()
+        write_book(disk, replace(book, locations=[replace(entry, url=url) for entry in book.locations]))
+
+
+def opened(directory: Path, now: int = NOW, **options: Any) -> Session:
     """The directory, with a clock that stands still."""
     clock = ManualClock(now)
     rng = random.Random(7)
-    options: dict[str, Any] = {"journal_file_bytes": JOURNAL_FILE_BYTES, "master_key": MASTER_KEY}
+    options |= {"journal_file_bytes": JOURNAL_FILE_BYTES, "master_key": MASTER_KEY}
     return Session(directory, clock=clock, rng=rng, background=False, **options)
 
 
@@ -243,7 +258,9 @@ def main(name: str) -> None:
         code = subprocess.run(command, check=False).returncode
         assert code == (-signal.SIGKILL if name.startswith("killed") else 0), code
         with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as packed:
-            packed.add(directory, "data")
+            packed.add(directory, "data", filter=lambda file: None if file.name == "data/cache" else file)
+            if (Path(place) / ELSEWHERE).exists():
+                packed.add(Path(place) / ELSEWHERE, ELSEWHERE)
         session = opened(directory)
         (DATA / f"{name}.json").write_text(json.dumps(contents(session), indent=1) + "\n")
         session.close()
@@ -254,6 +271,14 @@ def write(name: str, directory: Path) -> None:
     clock = session.shard.clock
     assert isinstance(clock, ManualClock)
     fill(session, clock)
+    if name.endswith("-4"):
+        session.close()
+        elsewhere = str(directory.parent / ELSEWHERE)
+        session = opened(directory, clock.now(), segments=SegmentOptions.of(elsewhere))
+        ps = Penstock(BlockingSession(session))
+        ps.queue("jobs").push_many([f"elsewhere {item}".encode() for item in range(60)])
+        run_operation(session, ops.Seal())
+        ps.queue("jobs").lease(max=5, lease_seconds=300)
     if name.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     session.close()

@@ -123,7 +123,7 @@ class Pending:
         return self._load(*self._broker.session.lease(self._queue, self._group, self._request))
 
     def _load(self, reply: LeaseReply, ticket: int) -> tuple[LeaseReply, int]:
-        return msgspec.structs.replace(reply, pieces=self._broker.session.loaded(reply.pieces)), ticket
+        return self._broker.session.load_lease(reply), ticket
 
     def _answered(self, answer: Any) -> None:
         if self.is_over or self._is_answered:

@@ -65,6 +65,8 @@ _ABOUT: Final = {
     "jwt_grants_claim": ("CLAIM", "The claim that has grants."),
     "master_key": ("FILE", "The key file that wraps the keys of encrypted queues."),
     "kms_command": ("COMMAND", "Instead: a command that wraps and unwraps them."),
+    "segments": ("URL|DIR|local", "Where sealed Parquet segments are kept: s3://bucket/prefix, gs://…, a directory."),
+    "segments_cache_bytes": ("BYTES", "The cache on this disk for segments that are elsewhere."),
     "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
     "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
     "connections_max": ("N", "Connections at once."),
@@ -95,7 +97,7 @@ def _annotation(field: Any) -> Any:
         return Annotated[bool | None, typer.Option(help=_SWITCHES[field.name])]
     takes, about = _ABOUT[field.name]
     default = "none" if field.default in ((), "") else field.default
-    if field.name.endswith("_bytes_max"):
+    if field.name.endswith(("_bytes_max", "_bytes")):
         default = f"{field.default >> 20} MiB"
     elif isinstance(default, float):
         default = f"{default:g}"

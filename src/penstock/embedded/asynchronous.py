@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.embedded.blocking import Pipeline
@@ -61,7 +59,7 @@ class Taking:
 
     def _take_loaded(self) -> tuple[LeaseReply, int]:
         reply, ticket = self._take()
-        return msgspec.structs.replace(reply, pieces=self._session.loaded(reply.pieces)), ticket
+        return self._session.load_lease(reply), ticket
 
     def _take(self) -> tuple[LeaseReply, int]:
         reply, ticket = self._session.lease(*self._where, self._request)

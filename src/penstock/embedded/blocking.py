@@ -92,6 +92,8 @@ class BlockingSession:
             reply, ticket = self._lease(queue, group, request)
         if ticket:
             self._confirm(ticket)
+        if reply.count and self.session.reads_elsewhere:
+            return self.session.load_lease(reply)
         return reply
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import msgspec
 
 from penstock import limits
 from penstock import operations as ops
@@ -24,12 +26,13 @@ from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
 from penstock.embedded.handlers import HANDLERS, Who
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
     MessageId,
+    Outcome,
     check_durability,
     check_mode,
     check_path,
@@ -39,7 +42,7 @@ from penstock.model import (
 from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer, Settling
 from penstock.seals import Wrapper
 from penstock.shard import transactions
 from penstock.shard.audit import AuditLog
@@ -50,12 +53,18 @@ from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.shard.waiters import Waiter
-from penstock.storage.directory import FORMAT_ENCRYPTED, write_marker
+from penstock.storage.directory import FORMAT_ENCRYPTED, raise_format
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.segment_files import KEPT, SegmentOptions
 from penstock.storage.staged_quotas import StagedQuotas
 from penstock.storage.staging import Staging
 
+RELEASE: Final = Settling(Outcome.RELEASED)
+ACK: Final = Settling(Outcome.ACKED)
+
 R = TypeVar("R")
+
+segments_at = SegmentOptions.of  # where a session keeps its segments
 
 
 def store_of(path: Path | str | None, disk: Disk | None, mode: int | None, file_bytes: int | None) -> Store | None:
@@ -94,6 +103,7 @@ class Session:
         master_key: str | Path | bytes | None = None,
         kms_command: str | None = None,
         keys: Wrapper | None = None,
+        segments: SegmentOptions = KEPT,
     ) -> None:
         check_path(path)
         check_durability(durability)
@@ -109,7 +119,7 @@ class Session:
         self._disk: Disk | None = None
         self.keeper: Storekeeper | None = None
         self._store = store or store_of(path, disk, mode, journal_file_bytes)
-        self._open(clock, rng, durability)
+        self._open(clock, rng, durability, segments)
         if self.keeper is not None:
             self.keeper.file_us_max = file_us_max
         clock = self.clock
@@ -132,7 +142,7 @@ class Session:
         refuse_in_forks(self)
         self._begin(background)
 
-    def _open(self, clock: Clock | None, rng: random.Random, durability: Durability) -> None:
+    def _open(self, clock: Clock | None, rng: random.Random, durability: Durability, segments: SegmentOptions) -> None:
         if self._store is None:
             self.clock = clock or SystemClock()
             self.shard: Shard = open_in_memory(self.clock, rng)
@@ -141,7 +151,13 @@ class Session:
         self.clock = self._store.clock(clock)
         self._disk = self._store.disk
         self.shard, self.keeper = open_shard(
-            self._store, shard_id, self.clock, rng, durability=durability, open_keys=self._open_keys
+            self._store,
+            shard_id,
+            self.clock,
+            rng,
+            durability=durability,
+            open_keys=self._open_keys,
+            segments=segments,
         )
 
     def _instruct_keeper(self) -> None:
@@ -182,7 +198,9 @@ class Session:
         """What is called most often goes straight to the shard."""
         self.confirm = self.shard.confirm
         self.push_one = self.shard.push_one
-        self.lease = self.shard.lease
+        store = self.shard.store
+        self.reads_elsewhere = store is not None and bool(store.disk.book.locations)
+        self.lease = self._lease_then_ack if self.reads_elsewhere else self.shard.lease
         self.loaded = self.shard.loaded
         self.settle = self.shard.settle
         self.settle_lease = self.shard.settle_lease
@@ -194,7 +212,7 @@ class Session:
             if has_live_keys(disk):
                 raise is_encrypted()
             return None
-        first = partial(write_marker, disk, shard_id, FORMAT_ENCRYPTED)
+        first = partial(raise_format, disk, shard_id, FORMAT_ENCRYPTED)
         self.key_ring = KeyRing(disk, self._wrapper, self.clock, before_first=first)
         return self.key_ring
 
@@ -251,6 +269,25 @@ class Session:
     ) -> tuple[PushReply, Ticket]:
         check_durability(durability)
         return self.shard.push(queue, batch, partition, durability)
+
+    def load_lease(self, reply: LeaseReply) -> LeaseReply:
+        """A reply with everything in memory. What cannot be read for now is released: that costs no attempt."""
+        try:
+            return msgspec.structs.replace(reply, pieces=self.loaded(reply.pieces))
+        except Unavailable:
+            if reply.nonce:
+                self.settle_lease(reply.nonce, RELEASE)
+            raise
+
+    def _lease_then_ack(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        """Lease where sealed messages cannot always be read: what is acknowledged on delivery is read before."""
+        if not request.auto_ack:
+            return self.shard.lease(queue, group, request)
+        reply, ticket = self.shard.lease(queue, group, msgspec.structs.replace(request, auto_ack=False))
+        if not reply.count:
+            return reply, ticket
+        reply = self.load_lease(reply)
+        return reply, self.settle_lease(reply.nonce, ACK) or ticket
 
     def needs_files(self, queue: str, group: str) -> bool:
         """Whether the group has messages before it that lie in segments, so that a lease may read a file."""

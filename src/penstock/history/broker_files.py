@@ -7,7 +7,7 @@ segments never change once they exist, so their sizes are remembered.
 
 from __future__ import annotations
 
-import io
+import logging
 import secrets
 import socket
 from collections.abc import Iterable
@@ -26,12 +26,15 @@ from penstock.history.keys import BrokerKeys, ReaderKeys
 from penstock.remote.settings import session, settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
+from penstock.storage.block_cache import BlockReader
 from penstock.storage.directory import MARKER, read_marker
-from penstock.storage.manifest import DIRECTORIES
+from penstock.storage.schema import SCHEMAS
+from penstock.storage.segment_files import RangedFile, ReadableSegments, location_number
 
 PATIENCE_SECONDS: Final = 60.0
 _HINT: Final = "is the broker running, and is this its url? start it with `penstock serve`, then run again"
-_SEALED: Final = DIRECTORIES
+
+logger: Final = logging.getLogger("penstock.history")
 
 
 class BrokerFiles:
@@ -56,7 +59,7 @@ class BrokerFiles:
         self.root = Path(f"{address.host}:{address.port}") if self.local is None else self.local.root
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        if self.local is not None:
+        if self.local is not None and not location_number(name):
             return self.local.read(name, position, length)
         chunks = []
         left = length if length is not None else 1 << 62
@@ -73,7 +76,7 @@ class BrokerFiles:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def exists(self, name: str) -> bool:
-        if self.local is not None:
+        if self.local is not None and not location_number(name):
             return self.local.exists(name)
         directory, _, last = name.rpartition("/")
         return (
@@ -83,7 +86,7 @@ class BrokerFiles:
         )
 
     def size(self, name: str) -> int:
-        if self.local is not None:
+        if self.local is not None and not location_number(name):
             return self.local.size(name)
         known = self._sizes.get(name)
         if known is not None:
@@ -94,19 +97,19 @@ class BrokerFiles:
         }
         if name not in sizes:
             raise FileNotFoundError(f"{self.root / name} does not exist")
-        if directory in _SEALED:
+        if directory.rpartition("/")[2] in SCHEMAS:
             self._sizes = sizes
         return sizes[name]
 
     def list(self, directory: str) -> list[str]:
-        if self.local is not None:
+        if self.local is not None and not location_number(directory):
             return self.local.list(directory)
         return [name for name, _ in self._session.execute(ops.ListFiles(directory))]
 
     def open_input(self, name: str) -> Any:
-        if self.local is not None:
+        if self.local is not None and not location_number(name):
             return self.local.open_input(name)
-        return pa.PythonFile(_Fetched(self, name), mode="r")
+        return pa.PythonFile(RangedFile(self.read, name, self.size(name)), mode="r")
 
     def durable_sequence(self) -> int | None:
         return self._fetch_info().durable_sequence
@@ -124,6 +127,9 @@ class BrokerFiles:
 
     def data_keys(self) -> ReaderKeys:
         return BrokerKeys(self._session.execute)
+
+    def segment_files(self) -> ReadableSegments:
+        return BrokerSegments(self)
 
     def close(self) -> None:
         self._session.close()
@@ -155,40 +161,27 @@ class BrokerFiles:
         return info
 
 
-class _Fetched(io.RawIOBase):
-    """A file of a broker as pyarrow reads it: by position, from any thread that holds it."""
+class BrokerSegments(ReadableSegments):
+    """Files at locations, read there; through the broker where this process cannot: it may have no credentials."""
 
-    def __init__(self, files: BrokerFiles, name: str) -> None:
-        super().__init__()
+    def __init__(self, files: BrokerFiles) -> None:
+        super().__init__(files, cache=None if files.local is None else BlockReader(files.local))
         self._files = files
-        self._name = name
-        self._position = 0
-        self._size = files.size(name)
-        self._kept = (0, b"")  # what was fetched last: a row group is read for its checksum, then column by column
+        self._closed_to_us: set[int] = set()  # numbers of locations
 
-    def readable(self) -> bool:
-        return True
+    def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
+        number = location_number(name)
+        if number and number not in self._closed_to_us:
+            try:
+                return super().read(name, position, length)
+            except Unavailable as error:
+                self._closed_to_us.add(number)
+                logger.info("segments are read through the broker: %s", error.message)
+        return self._files.read(name, position, length)
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = start + position
-        return self._position
-
-    def read(self, length: int | None = -1) -> bytes:
-        end = self._size if length is None or length < 0 else min(self._size, self._position + length)
-        start, kept = self._kept
-        if not start <= self._position <= end <= start + len(kept):
-            start, kept = self._position, self._files.read(self._name, self._position, end - self._position)
-            self._kept = (start, kept)
-        data = kept[self._position - start : end - start]
-        self._position += len(data)
-        return data
+    def size(self, name: str) -> int:
+        known = self.listed.get(name)
+        return self._files.size(name) if known is None else int(known.bytes)
 
 
 def local_files(info: HistoryInfo) -> LocalFiles | None:

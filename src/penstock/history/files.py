@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from penstock.errors import NotADataDirectory, PenstockError
 from penstock.history.keys import DirectoryKeys, ReaderKeys
 from penstock.storage import pins
+from penstock.storage.block_cache import BlockReader
 from penstock.storage.directory import MARKER
 from penstock.storage.disk import ReadableDisk, ReadOnlyDisk, RealDisk
+from penstock.storage.segment_files import ReadableSegments
 
 
 class Files(ReadableDisk, Protocol):
@@ -35,6 +37,9 @@ class Files(ReadableDisk, Protocol):
 
     def data_keys(self) -> ReaderKeys:
         """The data keys for what is encrypted."""
+
+    def segment_files(self) -> ReadableSegments:
+        """The same files, with those of segments wherever they are kept."""
 
     def close(self) -> None: ...
 
@@ -71,3 +76,6 @@ class LocalFiles(ReadOnlyDisk):
 
     def data_keys(self) -> ReaderKeys:
         return DirectoryKeys(self)
+
+    def segment_files(self) -> ReadableSegments:
+        return ReadableSegments(self, cache=BlockReader(self))

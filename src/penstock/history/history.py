@@ -84,7 +84,8 @@ class History:
         self._seals = Seals(self._keys, self.shard_id)
         self._frame_seals = FrameSeals(self._seals)
         self._opened_for: Slice | None = None
-        self.segments = SegmentReader(files, checks_pages=False, row_seals=RowSeals(self._seals))
+        self.segment_files = files.segment_files()
+        self.segments = SegmentReader(self.segment_files, checks_pages=False, row_seals=RowSeals(self._seals))
         self.opened: set[str] = set()  # files that were read from, for tests and statistics
         self.pin_name = f"reader-{secrets.token_hex(8)}"
         self.skips_lost = False  # go on when retention has removed rows of a slice, and list them in `lost`
@@ -192,7 +193,9 @@ class History:
         return Moment(tail.sequence, self._queue_index.snapshot(), self._manifest, views, self._queue_index.names())
 
     def _read_manifest(self) -> Manifest:
-        return manifests.read(self.files, self._manifest_parts) or Manifest()
+        manifest = manifests.read(self.files, self._manifest_parts) or Manifest()
+        self.segment_files.listed = manifest.files
+        return manifest
 
     def _begin(self) -> None:
         self._manifest = self._read_manifest()

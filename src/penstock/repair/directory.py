@@ -47,7 +47,7 @@ from penstock.shard.shard import Shard
 from penstock.storage import journal_files
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
-from penstock.storage.directory import DIRECTORIES, FORMAT, FORMAT_ENCRYPTED, MARKER, write_marker
+from penstock.storage.directory import DIRECTORIES, MARKER, needed_format, write_marker
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import CheckpointCheck, Examination, Finding, Progress, SegmentCheck, examine
 from penstock.storage.frames import Header
@@ -57,6 +57,7 @@ from penstock.storage.retention import rewrite
 from penstock.storage.schema import MESSAGES, Names
 from penstock.storage.sealed_frames import FrameSeals
 from penstock.storage.sealed_rows import RowSeals
+from penstock.storage.segment_files import SegmentFiles, segment_files
 from penstock.storage.segments import SegmentStore
 
 
@@ -179,18 +180,21 @@ def repair(
     examination, salvaged, seals = diagnosis.examination, diagnosis.salvaged, diagnosis.seals
     if salvaged.core.encrypted and seals is None:
         raise is_encrypted()
-    quarantine = Quarantine(disk, clock.now())
+    files = segment_files(disk)
+    files.begin()
+    quarantine = Quarantine(files, clock.now())
     # First of all, so that what is lost is known even if this process dies.
     _write_report(quarantine, diagnosis.report())
     if not examination.marker_is_sound:
         quarantine.keep(MARKER)
-        write_marker(disk, examination.shard_id, FORMAT_ENCRYPTED if salvaged.core.encrypted else FORMAT)
+        version = needed_format(is_encrypted=bool(salvaged.core.encrypted), is_located=bool(files.book.locations))
+        write_marker(disk, examination.shard_id, version)
     for name in DIRECTORIES:
         disk.make_directory(name)
-    _repair_segments(disk, examination.segments, quarantine)
+    _repair_segments(files, examination.segments, quarantine)
     journal_is_sound = all(finding.harmless for finding in examination.journal.findings)
     if not journal_is_sound:
-        _seal_journal(disk, examination, salvaged, seals)
+        _seal_journal(files, examination, salvaged, seals)
     _sync_journal(disk, examination)
     _write_checkpoint(disk, examination.checkpoint, salvaged, quarantine, seals)
     if not journal_is_sound:
@@ -206,7 +210,7 @@ def _write_report(quarantine: Quarantine, report: Report) -> None:
     quarantine.write(REPORT, msgspec.json.format(msgspec.json.encode(report)))
 
 
-def _repair_segments(disk: Disk, segments: SegmentCheck, quarantine: Quarantine) -> None:
+def _repair_segments(disk: SegmentFiles, segments: SegmentCheck, quarantine: Quarantine) -> None:
     """Write new files with what can be read of damaged ones, then the manifest, then remove the damaged ones."""
     if not segments.findings:
         return
@@ -219,6 +223,7 @@ def _repair_segments(disk: Disk, segments: SegmentCheck, quarantine: Quarantine)
         quarantine.keep(name)
         manifest = _replace(disk, manifest, segments, name)
     disk.make_directory("segments")
+    disk.add_leftovers(segments.damaged_files)
     disk.write_whole(manifests.NAME, manifests.encode(manifest))
     for name in segments.damaged_files:
         if disk.exists(name):
@@ -226,7 +231,7 @@ def _repair_segments(disk: Disk, segments: SegmentCheck, quarantine: Quarantine)
             disk.sync_directory(os.path.dirname(name))
 
 
-def _replace(disk: Disk, manifest: Manifest, segments: SegmentCheck, name: str) -> Manifest:
+def _replace(disk: SegmentFiles, manifest: Manifest, segments: SegmentCheck, name: str) -> Manifest:
     file, sound = manifest.files[name], segments.sound_extents[name]
     oldest = manifests.queues_with_history(manifest)
     rewritten = rewrite(disk, SegmentReader(disk), oldest, file, sound) if sound else ([], [])

@@ -36,6 +36,7 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
 from penstock.storage.sealed_rows import RowSeals
+from penstock.storage.segment_files import segment_files
 
 # Where a partition without a single message left begins: beyond any offset that it can have used.
 UNKNOWN_END: Final = 1 << 48
@@ -92,7 +93,7 @@ class History:
         self.manifest = manifest
         self.spares = spares
         self.now = now
-        self._reader = SegmentReader(disk, row_seals=None if seals is None else RowSeals(seals))
+        self._reader = SegmentReader(segment_files(disk), row_seals=None if seals is None else RowSeals(seals))
         self._journal = journal
 
     @property

@@ -30,7 +30,7 @@ from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
 from penstock.config import Port, Settings
-from penstock.embedded.session import Session
+from penstock.embedded.session import Session, segments_at
 from penstock.errors import BadSettings, InvalidField, PenstockError
 from penstock.journal import outcome_unknown
 from penstock.server.identity import Identity
@@ -395,6 +395,7 @@ def open_session(settings: Settings) -> Session:
         audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
         master_key=settings.master_key or None,
         kms_command=settings.kms_command or None,
+        segments=segments_at(settings.segments or None, settings.segments_cache_bytes),
     )
 
 

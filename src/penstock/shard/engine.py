@@ -17,6 +17,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -33,7 +34,7 @@ from penstock.delivery.log import ColumnNotLoaded, Extent
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import ROOM, decide_child_release
 from penstock.delivery.timers import TICK_BITS
-from penstock.errors import Closed, PenstockError
+from penstock.errors import Closed, PenstockError, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.journal import Journal, outcome_unknown
 from penstock.journal.commit import GroupCommit
@@ -47,6 +48,7 @@ logger: Final = logging.getLogger("penstock.shard")
 T = TypeVar("T")
 Ticket = int
 FREED_MAX: Final = 1_000  # tasks that are freed in one frame
+PUT_OFF_US: Final = 1_000_000  # how long what needs sealed messages waits when they cannot be read
 FULL_DISK_US: Final = 1_000_000  # how long schedules wait for room before they look again
 GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
 
@@ -93,6 +95,7 @@ class Engine:
         self._nonces: list[int] = []  # drawn in advance
         self.sync_us = 50_000  # `interval`: how long a frame may wait for its sync
         self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
+        self.put_off_until = 0  # monotonic µs: sealed messages could not be read
         self._must_sync = 0  # last frame that must be durable before any reply shows it
         clock.on_jump(self._time_jumped)
         refuse_in_forks(self)
@@ -235,7 +238,18 @@ class Engine:
     # time
 
     def tick(self, now: int, monotonic: int) -> int:
-        """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
+        """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock.
+
+        While sealed messages cannot be read, what needs them is put off.
+        """
+        try:
+            return self._tick(now, monotonic)
+        except ColumnNotLoaded:
+            if monotonic >= self.put_off_until:
+                raise
+            return self._tick_apart(now, monotonic)
+
+    def _tick(self, now: int, monotonic: int) -> int:
         core = self.core
         did = 0
         if self.is_remote:
@@ -261,6 +275,26 @@ class Engine:
     def let_time_happen(self) -> None:
         """What time has brought, while nobody calls. The caller holds the lock."""
         self.tick(*self.begin())
+
+    def _tick_apart(self, now: int, monotonic: int) -> int:
+        """What is due, each by itself: one that needs sealed messages does not hold up the others."""
+        steps: list[Callable[[], int]] = []
+        core = self.core
+        if core.deadlines and core.deadlines[0][0] <= monotonic:
+            steps.append(lambda: self._end_leases(now, monotonic))
+        if core.expiries and core.expiries[0][0] <= now:
+            steps.append(lambda: self._upkept(self._expired(now)))
+        if now >= core.look_at:
+            steps.append(lambda: self._evict(now))
+        if monotonic >= core.rosters.next_at:
+            steps.append(lambda: self._end_sessions(now, monotonic))
+        steps.append(lambda: self._free_tasks(now) if core.tasks.ripe else 0)
+        steps.append(lambda: self._fire(now) if now >= core.tasks.schedules.next_at else 0)
+        did = 0
+        for step in steps:
+            with suppress(ColumnNotLoaded):
+                did += step()
+        return did
 
     def _advance(self, now: int) -> int:
         if not self.core.advance(now):
@@ -434,9 +468,12 @@ class Engine:
         fetched: list[tuple[Extent, str]] = []
         try:
             while True:
-                for extent, column in need.columns:
-                    extent.load(column, self.column(extent, column))
-                    fetched.append((extent, column))
+                try:
+                    for extent, column in need.columns:
+                        extent.load(column, self.column(extent, column))
+                        fetched.append((extent, column))
+                except Unavailable as error:
+                    return self._without_columns(operation, error)
                 try:
                     with self.lock:
                         return operation()
@@ -448,6 +485,15 @@ class Engine:
         finally:
             for extent, column in fetched:
                 extent.unload(column)
+
+    def _without_columns(self, operation: Callable[[], T], error: Unavailable) -> T:
+        """Where sealed messages are kept does not answer: an operation that does not need them itself goes on."""
+        with self.lock:
+            self.put_off_until = self.clock.monotonic() + PUT_OFF_US
+            try:
+                return operation()
+            except ColumnNotLoaded:
+                raise error from None
 
     def column(self, extent: Extent, name: str) -> Any:
         """A column of a sealed extent, or the whole row group that it lies in, from its file."""

@@ -8,6 +8,7 @@ the frames after the checkpoint; then the indexes are made and whatever was leas
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import groupby
@@ -31,12 +32,13 @@ from penstock.shard.checkpoints import Checkpointer, fetch_delays, restore
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Storekeeper
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
-from penstock.storage.directory import open_directory
+from penstock.storage.directory import FORMAT_LOCATED, open_directory, raise_format
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent as SealedExtent
-from penstock.storage.manifest import Manifest
+from penstock.storage.manifest import CurrentManifest, Manifest
 from penstock.storage.sealed_frames import FrameSeals
 from penstock.storage.sealed_rows import RowSeals
+from penstock.storage.segment_files import KEPT, SegmentFiles, SegmentOptions, cache_of
 from penstock.storage.segments import SegmentStore
 from penstock.storage.staging import Staging
 
@@ -49,6 +51,7 @@ class Store(Protocol):
 
     disk: Disk  # the files of the shard, once it is open
     own_disk: Disk | None  # where this process keeps what can be rebuilt; None: in memory
+    term: int  # of the owner, which names of segment files carry; 0 where one process at a time has the files
 
     def open(self) -> bytes:
         """Take the shard for this process; its id."""
@@ -75,6 +78,7 @@ class DirectoryStore:
     def __init__(self, disk: Disk, file_bytes: int | None = None) -> None:
         self.disk = disk
         self.own_disk: Disk | None = disk
+        self.term = 0
         self._file_bytes = file_bytes
 
     def open(self) -> bytes:
@@ -111,10 +115,11 @@ def open_on_disk(
     durability: Durability = "fsync",
     journal_file_bytes: int | None = None,
     open_keys: OpenKeys = lambda disk, shard_id: None,
+    segments: SegmentOptions = KEPT,
 ) -> tuple[Shard, Storekeeper]:
     """A shard on a data directory, which is locked until `close_shard`."""
     store = DirectoryStore(disk, journal_file_bytes)
-    return open_shard(store, store.open(), clock, rng, durability=durability, open_keys=open_keys)
+    return open_shard(store, store.open(), clock, rng, durability=durability, open_keys=open_keys, segments=segments)
 
 
 def open_shard(
@@ -125,6 +130,7 @@ def open_shard(
     *,
     durability: Durability = "fsync",
     open_keys: OpenKeys = lambda disk, shard_id: None,
+    segments: SegmentOptions = KEPT,
 ) -> tuple[Shard, Storekeeper]:
     """A shard on a store that is open; it is closed when this fails."""
     disk = store.disk
@@ -134,16 +140,17 @@ def open_shard(
         frame_seals = None if seals is None else FrameSeals(seals)
         row_seals = None if seals is None else RowSeals(seals)
         unseal = as_it_is if frame_seals is None else frame_seals.open
-        segments = SegmentStore(disk, row_seals=row_seals)
+        files = open_segment_files(store, shard_id, clock, segments)
+        sealed = SegmentStore(files, row_seals=row_seals)
         checkpoints = CheckpointStore(disk)
         checkpoint = checkpoints.load()
         sequence = checkpoint.sequence if checkpoint else 0
-        journal = store.open_journal(shard_id, max(sequence, segments.sealed_sequence), unseal)
-        core = recover(journal.replay, segments.manifest, checkpoint, clock.now(), seals)
+        journal = store.open_journal(shard_id, max(sequence, sealed.sealed_sequence), unseal)
+        core = recover(journal.replay, sealed.manifest, checkpoint, clock.now(), seals)
         if row_seals is not None:
             row_seals.encrypted = core.encrypted
         _require_whole(core)
-        shard = Shard(journal, core, clock, rng, store=segments, durability=durability, frame_seals=frame_seals)
+        shard = Shard(journal, core, clock, rng, store=sealed, durability=durability, frame_seals=frame_seals)
         _rebuild(shard)
         _write_opened(shard, store)
         _close_interrupted(shard, rng)
@@ -151,6 +158,23 @@ def open_shard(
         store.close()
         raise
     return shard, Storekeeper(shard, Checkpointer(shard, checkpoints), Staging(disk))
+
+
+def open_segment_files(store: Store, shard_id: bytes, clock: Clock, options: SegmentOptions) -> SegmentFiles:
+    """The files of segments, with new ones at the location that the options name."""
+    disk = store.disk
+    files = SegmentFiles(disk, clock=clock, term=store.term)
+
+    def before_first() -> None:
+        CurrentManifest(files, clock)  # a manifest that is missing later was lost
+        raise_format(disk, shard_id, FORMAT_LOCATED)
+
+    if options.url is not None:
+        files.use(options.url, shard_id, before_first, secrets.token_hex(8))
+    if files.book.locations and store.own_disk is not None:
+        files.keep_cache(cache_of(store.own_disk, options.cache_bytes))
+    files.begin()
+    return files
 
 
 def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:

@@ -34,7 +34,7 @@ class StoredFiles:
 
     def __init__(self, shard: Shard, disk: Disk | None) -> None:
         self._shard = shard
-        self._disk_or_none = disk
+        self._disk_or_none = disk if shard.store is None else shard.store.disk  # with files that are elsewhere
 
     def history(self) -> HistoryInfo:
         """Whose files these are, and up to where the journal can be read; that far it is made durable first."""

@@ -156,7 +156,8 @@ class Timekeeper:
             now = shard.clock.now()
             instants.append(shard.next_at(now, shard.clock.monotonic()))
             next_at = min((instant for instant in instants if instant is not None), default=None)
-            seconds = None if next_at is None else max(0.0, (next_at - now) / 1e6)
+            put_off = max(0, shard.put_off_until - shard.clock.monotonic())
+            seconds = None if next_at is None else max(put_off, next_at - now) / 1e6
             shard.asleep_until = float("inf") if seconds is None else now + seconds * 1e6
         return seconds
 

@@ -228,10 +228,14 @@ def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:
         except BaseException:
             KEEPER.unpin(pin)
             raise
+        paths = [history.segment_files.path(name) for name in sealed.files]
+        if None in paths:  # in object storage, for which Spark's own reader needs connectors: the source reads it there
+            KEEPER.unpin(pin)
+            return _from_source(spark, texts | _ends(history, options), columns)
     KEEPER.narrow(pin, sealed.files)
     if not sealed.files:
         return _from_source(spark, texts | sealed.tail(), columns)
-    parquet = sealed.read(spark, root).select(*(f"`{name}`" for name in columns))
+    parquet = sealed.read(spark, [str(path) for path in paths]).select(*(f"`{name}`" for name in columns))
     return parquet.unionByName(_from_source(spark, texts | sealed.tail(), columns)) if sealed.has_tail else parquet
 
 
@@ -284,9 +288,9 @@ class SealedMessages:
         ends = {key: part.end for key, part in parts.items() if self._ends.get(key, 0) > part.end}
         return starts, ends
 
-    def read(self, spark: SparkSession, root: Path) -> DataFrame:
+    def read(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         types = {**COLUMNS["messages"], "incarnation": "bigint", "partition_id": "int"}
-        rows = _parquet(spark, root, self.files, types, self.queues)
+        rows = _parquet(spark, paths, types, self.queues)
         for is_kept in _kept(*self.outside()):
             rows = rows.where(is_kept)
         return _timed(rows, "pushed_at", self.since, self.until)
@@ -310,10 +314,10 @@ class SealedChanges:
     def tail(self) -> dict[str, str]:
         return {"slices": spelt_slices(self._tail)}
 
-    def read(self, spark: SparkSession, root: Path) -> DataFrame:
+    def read(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         options = self._options
         stored = {name: kind for name, kind in COLUMNS[options.table].items() if name in SCHEMAS[options.table].names}
-        rows = _parquet(spark, root, self.files, {**stored, "incarnation": "bigint"}, self._queues)
+        rows = _parquet(spark, paths, {**stored, "incarnation": "bigint"}, self._queues)
         rows = _timed(rows, "settled_at" if options.table == EVENTS else "at", options.since, options.until)
         return with_push_times(rows, options.url) if options.table == EVENTS else rows
 
@@ -355,11 +359,9 @@ def _from_source(spark: SparkSession, texts: Mapping[str, str], columns: Sequenc
     return load_by_source(spark.read.format(SOURCE).options(**texts))
 
 
-def _parquet(
-    spark: SparkSession, root: Path, files: Sequence[str], types: Mapping[str, str], queues: Iterable[int]
-) -> DataFrame:
+def _parquet(spark: SparkSession, paths: Sequence[str], types: Mapping[str, str], queues: Iterable[int]) -> DataFrame:
     schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-    rows = spark.read.schema(schema).parquet(*(str(root / name) for name in files))
+    rows = spark.read.schema(schema).parquet(*paths)
     return rows.where(f.col("incarnation").isin(list(queues)))
 
 

@@ -4,7 +4,8 @@
     PENSTOCK                        {"format": 2, "shard": "<32 hex digits>"}
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
-    segments/…
+    segments/…                      segments/locations.json names other places where files of segments are
+    cache/…                         blocks of segments that are elsewhere; may be removed when no process has it open
     catalogue/tasks.sqlite          the state of each task: a view, rebuilt when it is missing
     staging/…                       batches that sinks have staged; created with the first of them
     damaged/<time>/…                what a repair replaced; never read
@@ -27,7 +28,8 @@ from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
 MARKER: Final = "PENSTOCK"
 FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 to 24
 FORMAT_ENCRYPTED: Final = 3  # 3: and of kind 25, from the first encrypted queue on
-FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED)  # those that can be opened
+FORMAT_LOCATED: Final = 4  # 4: and segments may be at other locations, from the first one on
+FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED)  # those that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")
 
@@ -67,6 +69,17 @@ def write_marker(disk: Disk, shard_id: bytes, version: int = FORMAT) -> None:
     """Write the marker, or replace it."""
     marker = {"format": version, "shard": shard_id.hex()}
     disk.write_whole(MARKER, json.dumps(marker).encode() + b"\n")
+
+
+def raise_format(disk: Disk, shard_id: bytes, version: int) -> None:
+    """Give the directory at least this format: older code refuses it from now on."""
+    if _read(disk)[0] < version:
+        write_marker(disk, shard_id, version)
+
+
+def needed_format(*, is_encrypted: bool, is_located: bool) -> int:
+    """The format of a directory that holds these."""
+    return FORMAT_LOCATED if is_located else FORMAT_ENCRYPTED if is_encrypted else FORMAT
 
 
 def _refuse_foreign(disk: Disk) -> None:

@@ -29,6 +29,7 @@ from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENT_TIMES, EVENTS, TASKS
 from penstock.storage.sealed_frames import shell_frame
 from penstock.storage.segment_audit import RebuiltManifest, rebuild_manifest
+from penstock.storage.segment_files import segment_files
 from penstock.units import plural
 
 
@@ -305,18 +306,20 @@ def check_segments(disk: Disk, sealed_sequence: int, on_progress: segment_audit.
     """Read all of it. `sealed_sequence` is used only when the manifest cannot be."""
     if not disk.exists("segments"):
         return SegmentCheck()
+    files = segment_files(disk)
     try:
-        manifest = manifests.read(disk)
+        manifest = manifests.read(files)
     except Damaged:
-        return _of_rebuilt(rebuild_manifest(disk, sealed_sequence), "the manifest does not match its checksum")
+        return _of_rebuilt(rebuild_manifest(files, sealed_sequence), "the manifest does not match its checksum")
     if manifest is None:
-        if not sealed_sequence and not any(disk.list(name) for name in DIRECTORIES if disk.exists(name)):
+        has_files = files.book.locations or any(disk.list(name) for name in DIRECTORIES if disk.exists(name))
+        if not sealed_sequence and not has_files:
             return SegmentCheck()
         what = "the manifest is missing, and there are segment files that it should name"
-        return _of_rebuilt(rebuild_manifest(disk, sealed_sequence), what)
+        return _of_rebuilt(rebuild_manifest(files, sealed_sequence), what)
     check = SegmentCheck(manifest)
-    for problem in segment_audit.verify(disk, manifest, on_progress):
-        _add_problem(check, disk, manifest.files[problem.file], problem)
+    for problem in segment_audit.verify(files, manifest, on_progress):
+        _add_problem(check, files, manifest.files[problem.file], problem)
     return check
 
 

@@ -32,11 +32,12 @@ from crc32c import crc32c
 
 from penstock import limits
 from penstock.clock import Clock
-from penstock.errors import Damaged, OutcomeUnknown, StorageError
+from penstock.errors import Damaged, OutcomeUnknown, StorageError, Unavailable
 from penstock.storage import pins
-from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
+from penstock.storage.disk import TEMPORARY_SUFFIX, ReadableDisk
 from penstock.storage.extents import Extent, Extents
 from penstock.storage.schema import EVENT_TIMES, SCHEMAS, TASKS
+from penstock.storage.segment_files import DIRECTORY, FILE_NAME, SegmentFiles
 
 NAME: Final = "segments/manifest.arrow"
 PART_NAME: Final = re.compile(r"manifest-(\d{20})\.arrow")
@@ -326,20 +327,18 @@ def needed_events(file: SegmentFile, oldest: dict[int, int], since: int = FOREVE
     ]
 
 
-DIRECTORY: Final = "segments"
 DIRECTORIES: Final = tuple(f"{DIRECTORY}/{table}" for table in SCHEMAS)
 TOP_MAX: Final = 4_096  # files, extents and what is gone, from which on the top layer becomes a part
 
 NO_STARTS: Final[Mapping[tuple[int, int], int]] = MappingProxyType({})
 
-_FILE: Final = re.compile(r"\d{20}-\d+\.parquet")
 logger: Final = logging.getLogger("penstock.storage")
 
 
 class CurrentManifest:
     """Holds the manifest in force. One thread at a time may change or sweep."""
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
+    def __init__(self, disk: SegmentFiles, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
         self._failed: BaseException | None = None
@@ -351,6 +350,7 @@ class CurrentManifest:
         manifest = read(disk) or Manifest()
         self._part_next = 1 + max([_number(part.file) for part in self._root.parts], default=0)
         self.queues, self.files, self.extents = manifest.queues, manifest.files, Extents(manifest.extents)
+        disk.listed = self.files
         self.task_queues = {
             about.queue for file in manifest.files.values() for about in _tasks_in(file)
         }  # had tasks once
@@ -379,6 +379,7 @@ class CurrentManifest:
         else:
             parts = self._root.parts
         before, old = self._stored_crc32c(), self._root
+        self._disk.add_leftovers(change.gone.files)
         try:
             self._disk.write_whole(NAME, encode_root(Root(sequence, top, parts)))
             # Inside the try: interrupted before or amid these lines, nobody would know what is in force.
@@ -447,18 +448,21 @@ class CurrentManifest:
     def sweep(self) -> tuple[int, int]:
         """Remove files that no manifest names and no pin holds; returns how many, and how many bytes."""
         self.check()
-        unnamed = [name for name in self._on_disk() if name not in self.files]
+        unnamed = [name for name in [*self._on_disk(), *self._disk.leftovers] if name not in self.files]
         held = pins.held(self._disk, self._clock.now()) if unnamed else pins.Held()
-        sizes = [self._remove(name) for name in unnamed if name not in held]
-        removed = [size for size in sizes if size is not None]
-        return len(removed), sum(removed)
+        sizes = {name: self._remove(name) for name in unnamed if name not in held}
+        removed = {name: size for name, size in sizes.items() if size is not None}
+        self._disk.clear_leftovers(removed)
+        return len(removed), sum(removed.values())
 
     def _remove(self, name: str) -> int | None:
         """Remove a file; returns its size, or None when it could not be removed."""
         try:
             length = self._disk.size(name)
             self._disk.remove(name)
-        except (OSError, StorageError) as error:
+        except FileNotFoundError:
+            return None if self._disk.is_of_this_opening(name) else 0
+        except (OSError, StorageError, Unavailable) as error:
             logger.warning("%s is not needed and could not be removed: %s", name, error)
             return None
         return length
@@ -469,7 +473,7 @@ class CurrentManifest:
             f"{directory}/{name}"
             for directory in DIRECTORIES
             for name in self._disk.list(directory)
-            if _FILE.fullmatch(name.removesuffix(TEMPORARY_SUFFIX))
+            if FILE_NAME.fullmatch(name.removesuffix(TEMPORARY_SUFFIX))
         ]
 
     def _open(self) -> Root:
@@ -481,7 +485,7 @@ class CurrentManifest:
                 self._remove(name)
             return root
         # The empty manifest is written before the first file, so files without one mean that it was lost.
-        if any(name.endswith(".parquet") for name in self._on_disk()):
+        if self._disk.book.locations or any(name.endswith(".parquet") for name in self._on_disk()):
             raise Damaged(f"{NAME} is missing, and there are segment files that it should name")
         self._disk.write_whole(NAME, encode_root(Root()))
         return Root()

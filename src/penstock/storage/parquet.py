@@ -60,11 +60,6 @@ _COMPRESS_BESIDE_PAYLOAD: Final[dict[str, Any]] = {
 }
 
 
-def file_name(table: str, first_sequence: int, number: int) -> str:
-    """The name of a segment file; names sort in the order of the journal."""
-    return f"segments/{table}/{first_sequence:020d}-{number}.parquet"
-
-
 class SegmentWriter:
     """Writes a file row group by row group: only its compressed bytes are in memory."""
 

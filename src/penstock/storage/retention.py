@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 
 from penstock import limits
 from penstock.model import QueueOptions
-from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import FOREVER, Manifest, SegmentFile, needed_events, queues_with_history
-from penstock.storage.parquet import Int64s, SegmentReader, file_name, row_sizes, write_event_file, write_messages
+from penstock.storage.parquet import Int64s, SegmentReader, row_sizes, write_event_file, write_messages
 from penstock.storage.schema import EVENT_TIMES
+from penstock.storage.segment_files import SegmentFiles
 
 
 def new_starts(
@@ -143,7 +143,7 @@ def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> lis
 
 
 def rewrite(
-    disk: Disk,
+    disk: SegmentFiles,
     reader: SegmentReader,
     oldest: dict[int, int],
     file: SegmentFile,
@@ -164,14 +164,14 @@ def rewrite(
 
 
 def _rewrite_messages(
-    disk: Disk, reader: SegmentReader, file: SegmentFile, kept: Sequence[Extent]
+    disk: SegmentFiles, reader: SegmentReader, file: SegmentFile, kept: Sequence[Extent]
 ) -> tuple[SegmentFile, list[Extent]]:
     tables: list[pa.Table] = []
     for row_group, run in groupby(kept, lambda extent: extent.row_group):
         table = reader.stored(file, row_group)
         tables += [table.slice(extent.row, extent.count) for extent in run]
     table = pa.concat_tables(tables).combine_chunks()
-    ends, extents = _pack(kept, row_sizes(table), _next_name(disk, file))
+    ends, extents = _pack(kept, row_sizes(table), disk.next_name(file.table, file.first_sequence))
     return write_messages(disk, table, ends, extents, (file.first_sequence, file.end_sequence)), extents
 
 
@@ -192,16 +192,11 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
     return [*ends, row], moved
 
 
-def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> list[SegmentFile]:
+def _rewrite_events(
+    disk: SegmentFiles, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]
+) -> list[SegmentFile]:
     kept = pa.array(queues, pa.int64())
     tables = (reader.stored(file, row_group) for row_group in range(len(file.row_groups)))
     needed = (table.filter(pc.is_in(table["incarnation"], kept)) for table in tables)
-    return write_event_file(disk, _next_name(disk, file), file.table, needed, (file.first_sequence, file.end_sequence))
-
-
-def _next_name(disk: Disk, file: SegmentFile) -> str:
-    """A name that no file of these sequences has, pinned ones included."""
-    directory, _, base = file.name.rpartition("/")
-    prefix = base.partition("-")[0]
-    numbers = [int(name[21:].partition(".")[0]) for name in disk.list(directory) if name.startswith(prefix)]
-    return file_name(file.table, file.first_sequence, max(numbers) + 1)
+    name = disk.next_name(file.table, file.first_sequence)
+    return write_event_file(disk, name, file.table, needed, (file.first_sequence, file.end_sequence))

@@ -28,12 +28,13 @@ from penstock.errors import Damaged
 from penstock.limits import priority_default
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
 from penstock.storage import parquet
-from penstock.storage.disk import Disk
+from penstock.storage.disk import Disk, ReadableDisk
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import Manifest, SegmentFile, extents_in
 from penstock.storage.parquet import SegmentReader, extents_of
 from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
 from penstock.storage.sealed_rows import DATA_KEY, EXTRA, SEALED_FLAGS
+from penstock.storage.segment_files import FILE_NAME, SegmentFiles, segment_files
 
 Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
 
@@ -48,7 +49,7 @@ class Problem(msgspec.Struct, frozen=True):
     extents: list[Extent]
 
 
-def verify(disk: Disk, manifest: Manifest, on_progress: Progress | None = None) -> list[Problem]:
+def verify(disk: ReadableDisk, manifest: Manifest, on_progress: Progress | None = None) -> list[Problem]:
     """Every checksum of every file, and the offsets in every row against the extents."""
     problems: list[Problem] = []
     total = sum(file.bytes for file in manifest.files.values())
@@ -63,7 +64,7 @@ def verify(disk: Disk, manifest: Manifest, on_progress: Progress | None = None) 
     return problems
 
 
-def _check(disk: Disk, file: SegmentFile, extents: Sequence[Extent]) -> Iterator[str]:
+def _check(disk: ReadableDisk, file: SegmentFile, extents: Sequence[Extent]) -> Iterator[str]:
     if not disk.exists(file.name):
         yield "the file is missing"
         return
@@ -80,7 +81,7 @@ def _check(disk: Disk, file: SegmentFile, extents: Sequence[Extent]) -> Iterator
         yield error.message
 
 
-def _crc32c(disk: Disk, file: SegmentFile) -> int:
+def _crc32c(disk: ReadableDisk, file: SegmentFile) -> int:
     crc = 0
     for position in range(0, file.bytes, _STEP_BYTES):
         crc = crc32c(disk.read(file.name, position, _STEP_BYTES), crc)
@@ -113,7 +114,6 @@ def _matches(columns: Sequence[NDArray[np.integer]], extent: Extent) -> bool:
     )
 
 
-_FILE: Final = re.compile(r"(\d{20})-(\d+)\.parquet")
 _NULLABLE: Final = {
     "available_at": layout.DELIVER_AT,
     "expires_at": layout.TTL,
@@ -136,7 +136,7 @@ class RebuiltManifest(NamedTuple):
 class _ManifestBuilder:
     """Collects the files of a manifest."""
 
-    def __init__(self, disk: Disk, sealed_sequence: int) -> None:
+    def __init__(self, disk: ReadableDisk, sealed_sequence: int) -> None:
         self.disk = disk
         self.sealed_sequence = sealed_sequence
         self.files: dict[str, SegmentFile] = {}
@@ -197,9 +197,11 @@ class _ManifestBuilder:
 
 def rebuild_manifest(disk: Disk, sealed_sequence: int) -> RebuiltManifest:
     """Read every file; `sealed_sequence` is where the journal takes over."""
-    builder = _ManifestBuilder(disk, sealed_sequence)
+    at = segment_files(disk)
+    builder = _ManifestBuilder(at, sealed_sequence)
     files = sorted(
-        ((int(match[1]), -int(match[2]), kind, f"segments/{kind}/{match[0]}") for kind, match in _segment_files(disk)),
+        (int(match[1]), (-int(match[3] or 0), -int(match[2])), directory.rpartition("/")[2], f"{directory}/{match[0]}")
+        for directory, match in _segment_files(at)
     )
     starts = sorted({first for first, *_ in files if first <= sealed_sequence})
     ends = dict(pairwise([*starts, sealed_sequence + 1]))
@@ -212,13 +214,17 @@ def rebuild_manifest(disk: Disk, sealed_sequence: int) -> RebuiltManifest:
     return RebuiltManifest(manifest, builder.unlisted, builder.unreadable)
 
 
-def _segment_files(disk: Disk) -> list[tuple[str, re.Match[str]]]:
-    names = [(kind, name) for kind in SCHEMAS for name in _list(disk, f"segments/{kind}")]
-    return [(kind, match) for kind, name in names if (match := _FILE.fullmatch(name))]
+def _segment_files(disk: SegmentFiles) -> list[tuple[str, re.Match[str]]]:
+    """Each directory with its files. Of a location all files of the shard are listed."""
+    names = [(directory, name) for directory in disk.directories() for name in _list(disk, directory)]
+    return [(directory, match) for directory, name in names if (match := FILE_NAME.fullmatch(name))]
 
 
-def _list(disk: Disk, directory: str) -> list[str]:
-    return disk.list(directory) if disk.exists(directory) else []
+def _list(disk: SegmentFiles, directory: str) -> list[str]:
+    try:
+        return disk.list(directory)
+    except FileNotFoundError:
+        return []
 
 
 def _row_group_ends(metadata: pq.FileMetaData) -> list[int]:

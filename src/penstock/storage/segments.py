@@ -60,6 +60,7 @@ from penstock.storage.parquet import (
 )
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS, Names
 from penstock.storage.sealed_rows import SEALED_FLAGS, RowSeals
+from penstock.storage.segment_files import SegmentFiles, segment_files
 from penstock.storage.task_rows import Identify, TaskRows
 
 Moved = Callable[[list[Extent]], None]
@@ -74,14 +75,15 @@ class SegmentStore:
     """The segments below one data directory. Safe to use from several threads."""
 
     def __init__(self, disk: Disk, *, clock: Clock | None = None, row_seals: RowSeals | None = None) -> None:
-        self._disk = disk
+        self.disk = self._disk = segment_files(disk)
         self.row_seals = row_seals
         self._changing = threading.Lock()
-        self._current = CurrentManifest(disk, clock or SystemClock())
-        self._reader = SegmentReader(disk, row_seals=row_seals)
+        self._current = CurrentManifest(self._disk, clock or SystemClock())
+        self._reader = SegmentReader(self._disk, row_seals=row_seals)
         self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
         self._columns: ByteCache[tuple[str, int, str], parquet.Column] = ByteCache(limits.segment_columns_bytes)
         self._current.sweep()
+        self._disk.sweep_cache()
 
     @property
     def manifest(self) -> Manifest:
@@ -181,6 +183,7 @@ class SegmentStore:
             now = self._current
             if end_sequence <= now.sealed_sequence + 1:
                 return []
+            self._disk.check_current()
             tasks = TaskRows(names, identify, now.task_queues)
             sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence, tasks, self.row_seals).run(
                 frames
@@ -375,7 +378,7 @@ class Sealer:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: SegmentFiles,
         names: Names,
         keep: Keep,
         first_sequence: int,
@@ -408,7 +411,7 @@ class Sealer:
         return self._sealed
 
     def _event_file(self, kind: str) -> EventFileWriter:
-        return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind, self._row_seals)
+        return EventFileWriter(self._disk, self._disk.new_name(kind, self._sequences[0], 0), kind, self._row_seals)
 
     def start_of(self, queue: int, partition: int) -> int:
         """The first offset to keep: asked once per partition, so that one seal uses one answer."""
@@ -467,7 +470,7 @@ class Sealer:
         table, flags = message_table(pushed, self._names, self.start_of)
         if not len(table):
             return
-        name = parquet.file_name(MESSAGES, self._sequences[0], len(self._sealed.files))
+        name = self._disk.new_name(MESSAGES, self._sequences[0], len(self._sealed.files))
         ends = row_ends(row_sizes(table))
         if self._row_seals is not None:
             flags |= np.where(self._row_seals.concerned(table), SEALED_FLAGS, 0)

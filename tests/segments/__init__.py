@@ -1,0 +1,1 @@
+"""Segments at other locations: object storage and shared directories."""
