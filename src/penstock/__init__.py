@@ -134,6 +134,7 @@ def open(
     keys: Wrapper | None = None,
     segments: str | Path | None = None,
     segments_cache_bytes: int = limits.segments_cache_bytes_default,
+    history: bool = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -167,6 +168,7 @@ def open(
         kms_command=kms_command,
         keys=keys,
         segments=segments_at(segments, segments_cache_bytes),
+        history=history,
         clock=clock,
         rng=rng,
     )

@@ -39,6 +39,7 @@ def open(
     keys: Wrapper | None = None,
     segments: str | Path | None = None,
     segments_cache_bytes: int = limits.segments_cache_bytes_default,
+    history: bool = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -57,6 +58,7 @@ def open(
         kms_command=kms_command,
         keys=keys,
         segments=segments_at(segments, segments_cache_bytes),
+        history=history,
         clock=clock,
         rng=rng,
     )

@@ -80,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
     drain_seconds: float = 10.0
+    history: bool = True
     profile: bool = False
 
     @property
@@ -134,6 +135,7 @@ EXPECTED: Final = {
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "connections_max": "a number from 1 to 1000000",
     "drain_seconds": "seconds from 0 to 3600",
+    "history": "true or false",
     "profile": "true or false",
 }
 

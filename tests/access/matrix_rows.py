@@ -231,6 +231,10 @@ def broker_rows() -> list[Row]:
         Row("link", (ANYBODY,), http=("POST", "/sessions/links", {})),  # for a browser, as who asks for it
         Row("all_stats", (ANYBODY,), http=("GET", "/stats", None)),
         Row("health", every, http=("GET", "/health", None)),
+        Row("get_metrics", every, call(ops.GetMetrics()), ("GET", "/metrics", None)),
+        Row("get_metrics_of_queue", (MONITOR,), call(ops.GetMetrics(Q)), ("GET", f"/metrics?queue={Q}", None)),
+        Row("get_series", every, call(ops.GetSeries()), ("GET", "/history/series", None)),
+        Row("get_series_of_queue", (MONITOR,), call(ops.GetSeries(Q)), ("GET", f"/history/series?queue={Q}", None)),
         Row("metrics", every, http=("GET", "//metrics", None)),
         Row("init_producer", looks("push", SOME), call(ops.InitProducer("p")), ("POST", "/producers", {"name": "p"})),
         Row("stage", (PUSH,), call(ops.Stage(Q, STAGED, 0, b"1"))),

@@ -28,7 +28,7 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
-from penstock.telemetry.metrics import Pace, group_row
+from penstock.telemetry.groups import Pace, group_row
 from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk

@@ -73,6 +73,7 @@ LEFT_OUT: Final = {
     ops.Info: "health and reflection say who answers",
     ops.Seal: "for operators: HTTP and the command line",
     ops.Compact: "for operators: HTTP and the command line",
+    **dict.fromkeys((ops.GetMetrics, ops.GetSeries), "metrics and their history: HTTP, the SDK and the command line"),
     **dict.fromkeys((ops.ListAudit, ops.VerifyAudit), "for operators: HTTP and the command line"),
     **dict.fromkeys(
         (ops.GetDataKeys, ops.ListDataKeys, ops.RotateDataKey, ops.EraseDataKeys, ops.RewrapDataKeys),

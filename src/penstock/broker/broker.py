@@ -68,6 +68,7 @@ class Broker:
         self.shard = session.shard
         self.clock = session.shard.clock
         self.meter = meter or Meter()
+        session.set_meter(self.meter)
         self.authorise = authorise
         if authenticator is not None:
             authenticator.on_gone = self.give_up
@@ -84,7 +85,7 @@ class Broker:
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer, self.authorisation.task)
         self.is_draining = False
-        self.notices: list[Callable[[], Iterable[str]]] = []  # what else readyz has to say
+        self.notices = session.notices  # what else readyz has to say
         self.unread = AddressBudget(limits.unread_bytes_max)  # bytes of requests that are not whole yet
         self._folder = Folder(
             self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count

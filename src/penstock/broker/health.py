@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.access import views
 from penstock.broker.broker import Broker
+from penstock.embedded.metrics import problems_of
 from penstock.model_access import NamespaceView
 from penstock.version import VERSION
 
@@ -61,17 +62,7 @@ def readyz(broker: Broker) -> Readiness:
         return Readiness("failed", [f"the journal stopped: {journal.failed}"])
     if broker.is_draining:
         return Readiness("stopping", ["the broker is stopping"])
-    problems = []
-    if journal.disk_full:
-        problems.append("the disk is nearly full: pushes are refused, leases and acks go on")
-    if not broker.shard.throttle.is_set():
-        problems.append("too many journal files wait for the sealer: pushes are slowed")
-    for sleeper in broker.session.sleepers():
-        if not sleeper.is_running:
-            problems.append(f"the {sleeper.role} has ended: restart the broker")
-        elif sleeper.problem:
-            problems.append(f"the {sleeper.role} fails and tries again: {sleeper.problem}")
-    problems += [problem for notice in broker.notices for problem in notice()]
+    problems = problems_of(broker.session)
     return Readiness("degraded" if problems else "ok", problems)
 
 

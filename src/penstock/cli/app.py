@@ -32,6 +32,7 @@ from penstock.cli.dashboard import dashboard, header_file
 from penstock.cli.demo import demo
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import ack, extend, lease, nack, reject, release
+from penstock.cli.metrics import history, metrics
 from penstock.cli.options import command, completion
 from penstock.cli.push import push
 from penstock.cli.queues import stats
@@ -68,7 +69,7 @@ _add("Tasks", enqueue, worker, workers)
 app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")
 app.add_typer(schedules.app, name="schedules", rich_help_panel="Tasks")
 app.add_typer(operations.app, name="operations", rich_help_panel="Tasks")
-_add("Watching and measuring", top, stats, bench)
+_add("Watching and measuring", top, stats, metrics, history, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)

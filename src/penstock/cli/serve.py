@@ -74,6 +74,7 @@ _ABOUT: Final = {
 }
 _SWITCHES: Final = {
     "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
+    "history": "Keep the history of the counters.",
     "profile": "Serve /debug/profile.",
 }
 

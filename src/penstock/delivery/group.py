@@ -237,6 +237,7 @@ class Group:
     turn: int = 0
     # Deliveries and messages by how they ended, since the process started.
     outcomes: list[int] = field(default_factory=lambda: [0] * (max(Outcome) + 1))
+    delivered: int = 0  # deliveries begun, since the process started
     change_count: int = 0  # times that messages were settled without their leases
     limits: LeaseLimits | None = None
     gate: KeyGate | None = None  # that of `limits`

@@ -237,6 +237,7 @@ class Progress:
             self.waiting -= waiting
             self._forget_dues(span)
         self.leased += span.count
+        self.group.delivered += span.count
         if span.first == self.base + len(self.states) and not span.offsets:
             self.states += _BYTE[LEASED] * span.count
         else:

@@ -21,11 +21,13 @@ from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
-from penstock.errors import InvalidField, QueueExists, shown
-from penstock.model import DLQ_SUFFIX, OWNER_SEPARATOR, Freed, owned, queue_options, to_micros
+from penstock.embedded import metrics
+from penstock.errors import InvalidField, QueueExists, QueueNotFound, shown
+from penstock.model import DLQ_SUFFIX, OWNER_SEPARATOR, Freed, owned, queue_options, to_datetime, to_micros
 from penstock.model_audit import AuditFilter
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
+from penstock.rollups.series import SPAN_SECONDS, series
 from penstock.shard import browse, dead_letters, members, sink_commit
 from penstock.shard.engine import Ticket
 from penstock.shard.tasks import finish, schedules
@@ -321,6 +323,27 @@ def _seal(session: Session, call: ops.Seal, who: Who) -> Reply:
 def _compact(session: Session, call: ops.Compact, who: Who) -> Reply:
     session.shard.require_open()
     return Freed() if session.keeper is None else session.keeper.compact(), 0
+
+
+@handles(ops.GetMetrics)
+def _get_metrics(session: Session, call: ops.GetMetrics, who: Who) -> Reply:
+    session.shard.require_open()
+    return metrics.report(session, call.queue), 0
+
+
+@handles(ops.GetSeries)
+def _get_series(session: Session, call: ops.GetSeries, who: Who) -> Reply:
+    session.shard.require_open()
+    now = session.shard.clock.now() // 1_000_000
+    until = now if call.until is None else to_micros(call.until, "to") // 1_000_000
+    since = until - SPAN_SECONDS if call.since is None else to_micros(call.since, "from") // 1_000_000
+    if since >= until:
+        raise InvalidField(f"from: it is not before {to_datetime(until * 1_000_000).isoformat()}")
+    found = series(session.recorder, call.queue, call.metrics, since, until, call.step, now)
+    is_known = call.queue is None or call.queue in session.shard.core.by_name
+    if not is_known and all(value is None for values in found.series.values() for value in values):
+        raise QueueNotFound(f"there is no queue {call.queue!r}, nor is there any history of one")
+    return found, 0
 
 
 @handles(ops.ListAudit)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,6 +25,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin, namespaces
 from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
+from penstock.embedded import metrics
 from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
 from penstock.embedded.handlers import HANDLERS, Who
 from penstock.errors import PenstockError, Unavailable
@@ -43,6 +45,8 @@ from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer, Settling
+from penstock.rollups.files import DiskStore, MemoryStore
+from penstock.rollups.recorder import Recorder
 from penstock.seals import Wrapper
 from penstock.shard import transactions
 from penstock.shard.audit import AuditLog
@@ -58,6 +62,7 @@ from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.segment_files import KEPT, SegmentOptions
 from penstock.storage.staged_quotas import StagedQuotas
 from penstock.storage.staging import Staging
+from penstock.telemetry.meter import Meter
 
 RELEASE: Final = Settling(Outcome.RELEASED)
 ACK: Final = Settling(Outcome.ACKED)
@@ -104,6 +109,7 @@ class Session:
         kms_command: str | None = None,
         keys: Wrapper | None = None,
         segments: SegmentOptions = KEPT,
+        history: bool = False,
     ) -> None:
         check_path(path)
         check_durability(durability)
@@ -138,6 +144,7 @@ class Session:
         self._instruct_keeper()
         if self.shard.store is not None:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
+        self._measure(is_recording=history and background)
         self._closing = threading.Lock()
         refuse_in_forks(self)
         self._begin(background)
@@ -159,6 +166,21 @@ class Session:
             open_keys=self._open_keys,
             segments=segments,
         )
+
+    def _measure(self, *, is_recording: bool) -> None:
+        """Count from here on; with `is_recording` keep the history of it."""
+        self.opened_at = self.clock.now()
+        self.baseline = metrics.baseline_of(self.shard)
+        self.notices: list[Callable[[], Iterable[str]]] = []  # what else somebody should look at
+        store = MemoryStore() if self._disk is None else DiskStore(self._disk)
+        self.recorder = Recorder(self.shard, store)
+        self._is_recording = is_recording
+        self.set_meter(Meter(self.opened_at))
+
+    def set_meter(self, meter: Meter) -> None:
+        """What latencies and refusals are read from."""
+        self.meter = self.recorder.sampler.meter = meter
+        metrics.measure_commits(self.shard, meter)
 
     def _instruct_keeper(self) -> None:
         """Who must know before the storekeeper removes something."""
@@ -234,11 +256,14 @@ class Session:
         if self.keeper is not None:
             self.keeper.start()
         self.tasks.start()
+        if self._is_recording:
+            self.recorder.start()
 
     def sleepers(self) -> list[Sleeper]:
         """The threads of the background roles; none when it was opened without."""
         keeper = None if self.keeper is None else self.keeper.sleeper
-        candidates = [self.timekeeper.sleeper, keeper, self.tasks.clerk, self.tasks.operations.sleeper]
+        tasks = (self.tasks.clerk, self.tasks.operations.sleeper)
+        candidates = [self.timekeeper.sleeper, keeper, *tasks, self.recorder.sleeper]
         return [sleeper for sleeper in candidates if sleeper is not None and sleeper.was_started]
 
     def close(self) -> None:
@@ -247,6 +272,8 @@ class Session:
             if self.shard.is_closed:
                 return
             self.timekeeper.stop()
+            with suppress(PenstockError):  # a chart that ends a minute early is no reason to stay open
+                self.recorder.stop()
             try:
                 if self.keeper is not None and self._store is not None:
                     self.keeper.stop()

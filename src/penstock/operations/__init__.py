@@ -8,5 +8,6 @@ from penstock.operations.base import *
 from penstock.operations.broker import *
 from penstock.operations.groups import *
 from penstock.operations.messages import *
+from penstock.operations.metrics import *
 from penstock.operations.queues import *
 from penstock.operations.tasks import *

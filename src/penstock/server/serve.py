@@ -396,6 +396,7 @@ def open_session(settings: Settings) -> Session:
         master_key=settings.master_key or None,
         kms_command=settings.kms_command or None,
         segments=segments_at(settings.segments or None, settings.segments_cache_bytes),
+        history=settings.history,
     )
 
 

@@ -9,7 +9,9 @@ come later share one, so that nobody can fill the memory by asking for queues th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from math import ceil, sqrt
 from typing import Final, Literal, Protocol, TypeVar
 
 from penstock import limits
@@ -32,27 +34,52 @@ class KeySource(Protocol):
     refreshed_at: int | None  # µs, of the last that went well
 
 
+def _grid() -> tuple[float, ...]:
+    """Upper bounds of the fine buckets, in seconds: `GRID_GROWTH` apart, and every bound that Prometheus shows."""
+    geometric = [GRID_FIRST_SECONDS * GRID_GROWTH**step for step in range(GRID_STEPS)]
+    return tuple(sorted({*geometric, *DURATIONS, *RUNS, *WAITS}))
+
+
+GRID_FIRST_SECONDS: Final = 1e-6
+GRID_GROWTH: Final = 1.12  # so a percentile is at most 6 % off
+GRID_STEPS: Final = 237  # up to five days
+GRID: Final = _grid()
+# What observations of each bucket count as: the geometric middle.
+MIDDLES: Final[tuple[float, ...]] = (GRID[0], *(sqrt(low * high) for low, high in pairwise(GRID)), GRID[-1])
+
+
 class Histogram:
-    """How many observations fell into each bucket, and their sum."""
+    """How many observations fell into each bucket of `GRID`, and their sum.
+
+    All histograms have the same fine buckets, so any number of them can be added up and still answer for a percentile.
+    `bounds` are the few that Prometheus is shown; each is in the grid, so they are exact.
+    """
 
     __slots__ = ("bounds", "counts", "sum_seconds")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last is for all above the last bound
+        self.counts = [0] * (len(GRID) + 1)  # the last is for all above the last bound
         self.sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.counts[bisect_left(GRID, seconds)] += 1
         self.sum_seconds += seconds
 
     def cumulated(self) -> list[tuple[str, int]]:
         """(upper bound, observations up to it), as Prometheus wants it."""
-        rows, total = [], 0
-        for bound, count in zip([*map(str, self.bounds), "+Inf"], list(self.counts), strict=True):
-            total += count
-            rows.append((bound, total))
-        return rows
+        totals = list(accumulate(self.counts))
+        rows = [(str(bound), totals[bisect_left(GRID, bound)]) for bound in self.bounds]
+        return [*rows, ("+Inf", totals[-1])]
+
+
+def quantile(counts: Sequence[int], share: float, middles: Sequence[float] = MIDDLES) -> float | None:
+    """The seconds that this share of the observations did not exceed; None when there are none."""
+    total = sum(counts)
+    if not total:
+        return None
+    rank = max(1, ceil(share * total))
+    return middles[bisect_left(list(accumulate(counts)), rank)]
 
 
 class Meter:

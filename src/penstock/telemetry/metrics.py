@@ -5,10 +5,7 @@ while, takes no lock and pauses between families, so that the event loop goes on
 written straight from the numbers: an object for every line would be thousands of objects per scrape, and the garbage
 collector would stop the event loop to look through them.
 
-Every number is read as it is at the moment; numbers that belong together may be apart by what happened in between.
-Lists are copied before they are walked, and the walk pauses every so often: a hundred thousand partitions must not keep
-the event loop from its interpreter. Two numbers are estimates where the exact one would mean reading a file: the age of
-a message in a segment is that of the first in its row group, and delays count for a group as for the partition.
+Every number is read as it is at the moment; see `telemetry.groups`.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -26,13 +23,13 @@ from prometheus_client.exposition import generate_latest
 
 from penstock import limits
 from penstock.model import Outcome
+from penstock.telemetry.groups import PAUSE_SECONDS, GroupRow, Pace, group_row
 from penstock.telemetry.meter import OTHERS, Histogram, Meter
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
     from penstock.delivery.log import Queue
-    from penstock.delivery.progress import Progress
     from penstock.embedded.session import Session
     from penstock.shard.shard import Shard
 
@@ -141,34 +138,7 @@ def _braced(labels: str) -> str:
     return f"{{{labels}}}" if labels else ""
 
 
-STEPS_MAX: Final = 256  # partitions between two pauses: a fraction of a millisecond
-PAUSE_SECONDS: Final = 0.0002
 OUTCOMES: Final = {int(outcome): outcome.name.lower() for outcome in Outcome}
-
-
-class GroupRow(NamedTuple):
-    """One group, or several under a shared name."""
-
-    ready: int = 0
-    leased: int = 0
-    delayed: int = 0
-    dead: int = 0
-    lag: int = 0
-    oldest_at: int = 0  # µs; 0 when everything is settled
-    outcomes: tuple[int, ...] = ()
-
-
-class Pace:
-    """Lets go of the interpreter every `STEPS_MAX` steps."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-
-    def step(self) -> None:
-        self._steps += 1
-        if self._steps >= STEPS_MAX:
-            self._steps = 0
-            time.sleep(PAUSE_SECONDS)
 
 
 def group_rows(shard: Shard) -> dict[tuple[str, str], GroupRow]:
@@ -191,35 +161,6 @@ def _groups(queues: list[Queue]) -> Iterator[tuple[Queue, Group]]:
     return ((queue, group) for queue in queues for group in list(queue.groups.values()))
 
 
-def group_row(group: Group, pace: Pace) -> GroupRow:
-    """The numbers of one group, summed over its partitions."""
-    ready = leased = delayed = dead = lag = oldest_at = 0
-    for progress in list(group.progress):
-        pace.step()
-        partition = progress.partition
-        left = progress.unsettled()
-        waiting = progress.waiting + min(partition.delayed, left)
-        leased += progress.leased
-        delayed += waiting
-        dead += progress.dead
-        lag += left
-        ready += max(0, left - progress.leased - waiting)
-        if left > 0:
-            at = _oldest_at(progress)
-            oldest_at = min(oldest_at, at) if oldest_at else at
-    return GroupRow(ready, leased, delayed, dead, lag, oldest_at, tuple(group.outcomes))
-
-
-def _oldest_at(progress: Progress) -> int:
-    partition = progress.partition
-    extents, firsts = partition.extents, partition.firsts
-    if len(extents) != len(firsts) or not extents:
-        return partition.pushed_at  # a change is under way
-    oldest = min(progress.base, *list(progress.sparse or ()), partition.end)
-    place = max(0, partition.extent_index(max(oldest, partition.start)))
-    return extents[min(place, len(extents) - 1)].pushed_at
-
-
 def _together(rows: list[GroupRow]) -> GroupRow:
     ready, leased, delayed, dead, lag = (sum(column) for column in zip(*(row[:5] for row in rows), strict=True))
     instants = [row.oldest_at for row in rows if row.oldest_at]
@@ -232,16 +173,16 @@ _GAUGES_OF_GROUP: Final = ("ready", "leased", "delayed", "dead", "lag")
 
 
 class Metrics:
-    """All metrics of one broker. Making it puts a stopwatch around the commits of its shard."""
+    """All metrics of one broker."""
 
     def __init__(self, session: Session, meter: Meter) -> None:
-        self._shard = shard = session.shard
+        self._shard = session.shard
         self._session = session
         self._tasks = session.tasks
         self._meter = meter
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        shard.commit.around = self._timed
+        session.set_meter(meter)
 
     def render(self) -> tuple[bytes, str]:
         """The text, and its content type."""
@@ -260,12 +201,6 @@ class Metrics:
         yield from self._of_shard()
         yield from self._of_connections()
         yield from self._of_namespaces()
-
-    def _timed(self, sync: Callable[[], None]) -> None:
-        clock = self._shard.clock
-        began = clock.monotonic()
-        sync()
-        self._meter.took("commit", (clock.monotonic() - began) / 1e6)
 
     def _counted(self) -> Iterator[str]:
         meter = self._meter

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from penstock import operations as ops
 from penstock.model import Message, MessageId, PartitionLag
+from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
 from penstock.model_tasks import OperationAction, TaskState
 from penstock.replies import LeaseView
 from penstock.wire import json_models as models
@@ -41,6 +42,11 @@ ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
         "without": ("limit", "cursor"),
         "kinds": {"task_type": Kind(str | None), "action": Kind(OperationAction)},
     },
+    ops.GetSeries: {
+        "names": {"metrics": "metric", "since": "from", "until": "to"},
+        "kinds": {"metrics": Kind(str, ",".join, lambda text: tuple(text.split(",")))},  # several with commas
+        "defaults": {"metrics": ",".join(SERIES_DEFAULT)},
+    },
     ops.ListTasks: {
         "kinds": {
             "task_type": Kind(str | None),
@@ -54,6 +60,7 @@ ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
     },
 }
 HELD_LEASE: Final = Shape(LeaseView, "HeldLease")
+SERIES: Final = Shape(HistorySeries, "HistorySeries", names={"since": "from", "until": "to"})
 KINDS[LeaseView] = Kind(HELD_LEASE.type, HELD_LEASE.write)
 KINDS[Message] = Kind(models.MessageView, message_view)
 # A search for dead letters that has them in its body, where `ids` fit too.
@@ -90,6 +97,7 @@ REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
     ops.Groups: Reply(GROUPS, lambda operation, groups: groups_view(groups)),
     ops.CreateGroup: Reply(models.QueueName, lambda operation, result: models.QueueName(operation.group)),
     ops.InitProducer: Reply(models.ProducerView, lambda operation, result: models.producer_view(*result)),
+    ops.GetSeries: Reply(SERIES.type, lambda operation, found: SERIES.write(found)),
     ops.ListTasks: Reply(TASK_PAGE, lambda operation, page: tasks_view(page)),
 }
 

@@ -139,6 +139,9 @@ def kind_of(hint: Any, name: str = "") -> Kind:
         return KINDS[hint]
     if get_origin(hint) in (list, tuple, frozenset, Sequence):
         return _many(hint, name)
+    if get_origin(hint) is dict and _has_fields(get_args(hint)[1]):
+        values = shape_of(get_args(hint)[1])
+        return Kind(dict[str, values.type], lambda found: {key: values.write(value) for key, value in found.items()})  # type: ignore[name-defined]
     if _has_fields(hint):
         shape = shape_of(hint)
         return Kind(shape.type, shape.write, shape.read)

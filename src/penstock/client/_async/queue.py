@@ -34,6 +34,7 @@ from penstock.model import (
     check_option_values,
     queue_options,
 )
+from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
 from penstock.replies import LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
@@ -323,6 +324,16 @@ class Queue:
         """Counters of the queue and of its groups."""
         return await self._session.execute(ops.Stats(self.name))
 
+    async def history(
+        self,
+        metrics: Sequence[str] = SERIES_DEFAULT,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> HistorySeries:
+        """Metrics of the queue over time, for a chart; see `Penstock.history`."""
+        return await self._session.execute(ops.GetSeries(self.name, tuple(metrics), since, until, step))
+
     async def options(self) -> QueueOptions:
         """The options of the queue."""
         return await self._session.execute(ops.GetOptions(self.name))
@@ -386,6 +397,24 @@ class Queues:
     def transaction(self) -> Transaction:
         """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
         return Transaction(self._session)
+
+    async def metrics(self, queue: str | None = None) -> MetricsReport:
+        """Counters, latencies and health of the moment, of one queue or of all."""
+        return await self._session.execute(ops.GetMetrics(queue))
+
+    async def history(
+        self,
+        metrics: Sequence[str] = SERIES_DEFAULT,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> HistorySeries:
+        """Metrics of the whole system over time, for a chart: the last hour, unless `since` says otherwise.
+
+        `step` is in seconds; None chooses one. Names of metrics are in docs/history.md. A broker records them; a
+        directory that is opened in this process does with `history=True`.
+        """
+        return await self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step))
 
     async def seal(self) -> int:
         """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""

@@ -1,0 +1,96 @@
+"""`penstock metrics` and `penstock history`: counters and latencies of the moment, and over time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from penstock.cli import human, output
+from penstock.cli.exits import nothing_there
+from penstock.cli.options import AsJson, Since, Until, complete_queue, seconds_option
+from penstock.cli.target import Broker
+from penstock.model_metrics import COUNTERS, GAUGES, SERIES_DEFAULT, HistorySeries, Latency, MetricsReport
+
+QueueArgument = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="One queue; all if not given.", autocompletion=complete_queue)
+]
+SPARKLINE_WIDTH: Final = 40
+
+
+def metrics(broker: Broker, queue: QueueArgument = None, as_json: AsJson = False) -> None:
+    """Counters since the broker started, latencies and health."""
+    with broker.opened() as ps:
+        found = ps.metrics(queue)
+    if as_json:
+        output.write_json(msgspec.to_builtins(found))
+        return
+    _write_report(found)
+
+
+def _write_report(found: MetricsReport) -> None:
+    health = found.health
+    problems = "".join(f"\n  {problem}" for problem in health.problems)
+    output.write(f"{health.status} since {found.since:%Y-%m-%d %H:%M:%S}Z{problems}")
+    columns = (*COUNTERS, *GAUGES[:-1])
+    rows = [(queue.name, *(getattr(queue, name) for name in columns)) for queue in found.queues]
+    if rows:
+        output.write(output.table(("queue", *columns), rows))
+    timed = [(name, *_latency(latency)) for name, latency in found.latencies.items() if latency.count]
+    if timed:
+        output.write(output.table(("latency", "count", "mean ms", "p50 ms", "p95 ms", "p99 ms"), timed))
+
+
+def _latency(latency: Latency) -> tuple[Any, ...]:
+    times = (latency.mean_ms, latency.p50_ms, latency.p95_ms, latency.p99_ms)
+    return latency.count, *(f"{time or 0:.3f}" for time in times)
+
+
+def history(
+    broker: Broker,
+    queue: QueueArgument = None,
+    metric: Annotated[
+        str, typer.Option("--metric", "-m", metavar="NAMES", help="Which, by commas; docs/history.md lists them.")
+    ] = ",".join(SERIES_DEFAULT),
+    since: Since = None,
+    until: Until = None,
+    step: Annotated[
+        float | None, seconds_option("--step", about="The length of a step; one that fits if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Metrics of a queue, or of the whole broker, over time: from the roll-ups that the broker keeps."""
+    names = [name.strip() for name in metric.split(",")]
+    span = (since, until, None if step is None else max(1, round(step)))
+    with broker.opened() as ps:
+        found = ps.history(names, *span) if queue is None else ps.queue(queue).history(names, *span)
+    if as_json:
+        output.write_json(msgspec.to_builtins(found))
+    elif all(value is None for values in found.series.values() for value in values):
+        raise nothing_there("nothing was recorded then", "a broker records with history = true; try --since -1d")
+    else:
+        _write_series(found)
+
+
+def _write_series(found: HistorySeries) -> None:
+    """A line for each step, and the course of each series below."""
+    rows = [
+        (_time(at, found.step), *(_number(values[place]) for values in found.series.values()))
+        for place, at in enumerate(found.times)
+        if any(values[place] is not None for values in found.series.values())
+    ]
+    output.write(output.table(("from", *found.series), rows))
+    for name, values in found.series.items():
+        known = [value or 0.0 for value in values]
+        output.write(f"{human.sparkline(known, SPARKLINE_WIDTH)} {name}")
+
+
+def _time(at: int, step: int) -> str:
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment:%Y-%m-%d}" if step % 86_400 == 0 else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _number(value: float | None) -> str:
+    return "·" if value is None else f"{value:,.0f}" if value == round(value) else f"{value:,.3f}"

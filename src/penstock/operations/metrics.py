@@ -1,0 +1,64 @@
+"""Operations on metrics: those of the moment, and their history."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from penstock.errors import InvalidField
+from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport, check_series
+from penstock.operations.base import Action, Check, Operation, operation
+from penstock.operations.types import Instant, QueueName
+
+STEP_SECONDS_MAX: Final = 366 * 86_400
+
+
+def _step(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= STEP_SECONDS_MAX:
+        raise InvalidField(f"{field}: {value!r} is not a whole number of seconds from 1 to {STEP_SECONDS_MAX}")
+    return value
+
+
+def _series(value: Any, field: str) -> tuple[str, ...]:
+    return tuple(value) or SERIES_DEFAULT
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /history/series",
+    route="get_series",
+    errors=("invalid_field", "queue_not_found"),
+    example={"queue": "orders", "metric": "pushed_per_second,lag,latency_p99_ms", "step": 60},
+)
+class GetSeries(Operation[HistorySeries], frozen=True):
+    """Metrics of a queue, or of the whole broker, over time.
+
+    From the roll-ups that the broker keeps: by the second for ten minutes, by the minute, hour and day for longer.
+    Counters are sums over a step, gauges their highest value, percentiles are merged. Without `from` it is the last
+    hour; without `step` as many values as fit a chart. A step that is a multiple of an hour reads the roll-ups by the
+    hour, and so on.
+    """
+
+    queue: QueueName | None = None
+    metrics: Annotated[tuple[str, ...], Check(_series)] = SERIES_DEFAULT
+    since: Instant | None = None
+    until: Instant | None = None
+    step: Annotated[int, Check(_step)] | None = None  # seconds
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_series(self.metrics, self.queue)
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InvalidField(f"from: {self.since.isoformat()} is not before to, {self.until.isoformat()}")
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /metrics",
+    route="get_report",
+    errors=("queue_not_found",),
+    example={"queue": "orders"},
+)
+class GetMetrics(Operation[MetricsReport], frozen=True):
+    """Counters, latencies and health of the moment, of one queue or of all."""
+
+    queue: QueueName | None = None
