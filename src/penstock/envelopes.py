@@ -1,24 +1,27 @@
-"""Tasks as messages, and back: the batch of some submissions, the envelope in a payload, and new ids."""
+"""Tasks as messages, and back: batches of submissions, the envelope in a payload, new ids, what fits into a push."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from penstock import limits
 from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout
 from penstock.batch.fields import seal_fields
 from penstock.errors import InvalidField
-from penstock.limits import priority_default
 from penstock.model import ContentType
 from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
 
+PUSH_BYTES: Final = limits.batch_bytes_max // 2  # that one push aims at
+_ENVELOPE_BYTES: Final = 512  # of a task beside its arguments, at most in the ordinary
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Envelope)
-_PLAIN: Final = (None, priority_default, 0.0, None, None, None, False, None, None)
+_PLAIN: Final = (None, limits.priority_default, 0.0, None, None, None, False, None, None)
 _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # the digit of a UUID that has two fixed bits
 
 
@@ -123,3 +126,32 @@ def _batch(tasks: Sequence[TaskSubmission], contents: Sequence[bytes]) -> Batch:
         fields.headers([task.headers for task in tasks]),
     ]
     return Batch(seal_fields(columns, contents))
+
+
+def push_tasks(tasks: Sequence[TaskSubmission]) -> Iterator[tuple[str, list[TaskSubmission]]]:
+    """Neighbours of one queue, as many as one push can hold."""
+    for queue, neighbours in groupby(tasks, key=lambda task: task.queue):
+        run = list(neighbours)
+        for first, end in push_ranges([len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES for task in run]):
+            yield queue, run[first:end]
+
+
+def push_payloads(payloads: list[bytes]) -> Iterator[list[bytes]]:
+    """As many payloads as one push can hold."""
+    for first, end in push_ranges([len(payload) for payload in payloads]):
+        yield payloads[first:end]
+
+
+def push_ranges(sizes: Sequence[int], count_max: int = limits.batch_messages_max) -> Iterator[tuple[int, int]]:
+    """Ranges of messages of these sizes, each within `PUSH_BYTES` and `count_max`, or a single message."""
+    if sizes and len(sizes) <= count_max and sum(sizes) <= PUSH_BYTES:  # as most are
+        yield 0, len(sizes)
+        return
+    first = total = 0
+    for index, size in enumerate(sizes):
+        if index > first and (total + size > PUSH_BYTES or index - first >= count_max):
+            yield first, index
+            first, total = index, 0
+        total += size
+    if sizes:
+        yield first, len(sizes)

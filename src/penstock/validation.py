@@ -178,21 +178,11 @@ def letter_filter(
     """Which dead letters are meant; `texts` are group, reason, error_contains and key."""
     for name, value in texts.items():
         if value is not None:
-            _plain_text(value, name)
+            _text(value, name)
     if isinstance(ids, str | MessageId) or not isinstance(ids, Iterable | None):
         raise InvalidField(f"ids: {ids!r} is not a list of ids", hint="pass the ids of dead letters in a list")
     chosen = None if ids is None else frozenset(map(message_id, ids))
     return LetterFilter(limit=limit, ids=chosen, since=since, until=until, **texts)  # type: ignore[arg-type]
-
-
-def _plain_text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidField(f"{name}: {value!r} is not text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidField(f"{name}: {value!r} is not valid text: {error.reason}") from None
-    return value
 
 
 @lru_cache(maxsize=64, typed=True)
@@ -406,9 +396,7 @@ def task_filter(filter: TaskFilter) -> TaskFilter:
     """Which tasks are meant."""
     if not isinstance(filter, TaskFilter):
         raise InvalidField(f"filter: {filter!r} is not a filter of tasks")
-    limit = filter.limit
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= limits.task_page_max:
-        raise InvalidField(f"limit: {limit!r} is outside 1 to {limits.task_page_max}")
+    read_limit(filter.limit, limits.task_page_max)
     try:
         states = tuple(TaskState(state) for state in filter.states)
     except (ValueError, TypeError):
@@ -509,14 +497,14 @@ def _check_timeout(value: Any, where: str) -> None:
         raise InvalidField(f"{where}timeout_seconds: 0 would end every run at once", hint="use None for no limit")
 
 
-def _text(value: Any, field: str, bytes_max: int) -> None:
+def _text(value: Any, field: str, bytes_max: int | None = None) -> None:
     if not isinstance(value, str):
         raise InvalidField(f"{field}: {value!r} is not text")
     try:
         length = len(value.encode())
     except UnicodeEncodeError as error:
         raise InvalidField(f"{field}: {value!r} is not valid text: {error.reason}") from None
-    if length > bytes_max:
+    if bytes_max is not None and length > bytes_max:
         raise TooLarge(f"{field}: {length:,} bytes is over the limit of {bytes_max:,}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from penstock.access.grants import ROLES, Principal
 from penstock.access.store import AccessStore, KeyRecord, PrincipalRecord
@@ -12,34 +13,20 @@ from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalVi
 
 def new_key(store: AccessStore, record: KeyRecord, text: str) -> NewKey:
     """A key that was just made, with its secret."""
-    owner = store.document.principals[record.principal]
-    return NewKey(
-        id=record.id,
-        name=owner.name,
-        key=text,
-        namespace=owner.namespace,
-        grants=owner.grants,
-        expires_at=None if record.expires_at is None else to_datetime(record.expires_at),
-    )
+    return NewKey(key=text, **_key(store, record))
 
 
 def keys(store: AccessStore) -> list[ApiKeyView]:
     """All keys, oldest first."""
-    document = store.document
-    found = []
-    for record in sorted(document.keys.values(), key=lambda key: (key.created_at, key.id)):
-        owner = document.principals[record.principal]
-        found.append(
-            ApiKeyView(
-                id=record.id,
-                name=owner.name,
-                namespace=owner.namespace,
-                grants=owner.grants,
-                created_at=to_datetime(record.created_at),
-                expires_at=None if record.expires_at is None else to_datetime(record.expires_at),
-            )
-        )
-    return found
+    records = sorted(store.document.keys.values(), key=lambda key: (key.created_at, key.id))
+    return [ApiKeyView(created_at=to_datetime(record.created_at), **_key(store, record)) for record in records]
+
+
+def _key(store: AccessStore, record: KeyRecord) -> dict[str, Any]:
+    owner = store.document.principals[record.principal]
+    expires_at = None if record.expires_at is None else to_datetime(record.expires_at)
+    about = {"name": owner.name, "namespace": owner.namespace, "grants": owner.grants}
+    return {"id": record.id, **about, "expires_at": expires_at}
 
 
 def user(store: AccessStore, record: PrincipalRecord) -> UserView:

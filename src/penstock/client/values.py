@@ -13,9 +13,10 @@ import msgspec
 from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.clock import Clock
+from penstock.envelopes import push_ranges
 from penstock.errors import Closed, InvalidField
 from penstock.limits import priority_default
-from penstock.model import ContentType, Message, MessageId, Outcome, Receipt, check_name, to_datetime
+from penstock.model import ContentType, Message, MessageId, Outcome, Receipt, check_name, check_seconds, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation, Settling
 
@@ -275,19 +276,28 @@ def edited(letters: list[Message], edit: Edit, per_second: float | None) -> list
         for index, letter in enumerate(letters)
     ]
     ids = [letter.id for letter in letters if letter.id is not None]
-    return [(ids[first:end], Batch.build(changed[first:end])) for first, end in _chunks(changed)]
+    sizes = [len(message.payload) if isinstance(message.payload, bytes | str) else 0 for message in changed]
+    return [(ids[first:end], Batch.build(changed[first:end])) for first, end in push_ranges(sizes, PAGE)]
 
 
-def _chunks(messages: list[Message]) -> Iterator[tuple[int, int]]:
-    """Ranges of messages that fit into a batch with room to spare."""
-    first, size = 0, 0
-    for index, message in enumerate(messages):
-        size += len(message.payload) if isinstance(message.payload, bytes | str) else 0
-        if index > first and (index - first >= PAGE or size > limits.batch_bytes_max // 2):
-            yield first, index
-            first, size = index, 0
-    if messages:
-        yield first, len(messages)
+class Deadline:
+    """How long to wait for a result, in all and at a time: one request waits a limited time."""
+
+    def __init__(self, clock: Clock, timeout: float | None) -> None:
+        self._clock = clock
+        self._at = None
+        if timeout is not None:
+            self._at = clock.monotonic() + round(check_seconds(timeout, "timeout") * 1_000_000)
+
+    def left(self) -> float | None:
+        return None if self._at is None else max(0.0, (self._at - self._clock.monotonic()) / 1e6)
+
+    def slice(self) -> float:
+        left = self.left()
+        return limits.wait_seconds_max if left is None else min(limits.wait_seconds_max, left)
+
+    def is_over(self) -> bool:
+        return self.left() == 0
 
 
 class BaseTransaction:

@@ -6,7 +6,7 @@ Whoever may change keys, users or roles may become an owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -234,15 +234,12 @@ class DeleteNamespace(Operation[None], frozen=True):
     name: Name
 
 
-@operation(Action.MONITOR, http="GET /me", route="get_me", errors=("not_authenticated",))
+@operation(Action.MONITOR, http="GET /me", route="get_me", errors=("not_authenticated",), queues=())
 class Me(Operation[PrincipalView], frozen=True):
     """Who asks, and what they may do.
 
     Everybody may know this of themselves: it touches no queue.
     """
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 # data keys of encrypted queues
@@ -257,12 +254,9 @@ class GetDataKeys(Operation[QueueKeys], frozen=True):
     queue: QueueName
 
 
-@operation(Action.MONITOR, http="GET /encryption", route="list_data_keys", reply="keys")
+@operation(Action.MONITOR, http="GET /encryption", route="list_data_keys", reply="keys", queues=())
 class ListDataKeys(Operation[list[DataKeyView]], frozen=True):
     """The data keys of all encrypted queues, without the keys themselves."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[DataKeyView], may: Callable[[str], bool]) -> list[DataKeyView]:
         return [key for key in reply if may(key.queue)]

@@ -73,6 +73,7 @@ class Spec(msgspec.Struct, frozen=True):
     status: int = 200  # of the response
     example: Mapping[str, Any] = {}  # arguments in JSON, apart from those in the path
     errors: tuple[str, ...] = ()  # codes that the documentation of the route lists
+    queues: tuple[str, ...] | None = None  # that it touches; None: the one that its field `queue` names
     is_for_leases: bool = False  # goes to the broker that gave the leases, as long as it listens
     checks: tuple[tuple[str, Callable[[Any, str], Any]], ...] = ()
 
@@ -91,7 +92,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, forbid_unknown_field
 
     def queues(self) -> Iterable[str]:
         """The queues it touches; empty text is the broker as a whole, `SOME_QUEUE` any of them."""
-        return (getattr(self, "queue", None) or "",)
+        return (getattr(self, "queue", None) or "",) if self.spec.queues is None else self.spec.queues
 
     def needs(self) -> Iterable[tuple[Action, str]]:
         """What whoever asks must be allowed to do, and on which queues: its action on each queue, and whatever else.
@@ -131,6 +132,7 @@ def operation(
     example: Mapping[str, Any] | None = None,
     repeat: Repeat = Repeat.ALWAYS,
     errors: Iterable[str] = (),
+    queues: tuple[str, ...] | None = None,
     is_for_leases: bool = False,
 ) -> Callable[[Declared], Declared]:
     """Declare the class below as an operation: add its `Spec`, and the class to `TABLE`."""
@@ -151,6 +153,7 @@ def operation(
             status=status,
             example=example or {},
             errors=tuple(errors),
+            queues=queues,
             is_for_leases=is_for_leases,
             checks=tuple(_checks_of(cls)),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from penstock.model import Freed, check_name
@@ -15,15 +14,13 @@ from penstock.replies import HistoryInfo, ServerInfo, SinkState
     Action.MONITOR,
     http="GET /info",
     route="get_info",
+    queues=(),
 )
 class Info(Operation[ServerInfo], frozen=True):
     """Version, durability and number of queues of the broker.
 
     Whoever connects may ask; queues that they may not monitor are not counted.
     """
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 @operation(
@@ -52,6 +49,7 @@ class Compact(Operation[Freed], frozen=True):
     route="register_producer",
     status=201,
     example={"name": "shop-1"},
+    queues=(SOME_QUEUE,),
 )
 class InitProducer(Operation[tuple[int, int]], frozen=True):
     """The id and the next epoch of a named producer; earlier epochs are fenced.
@@ -60,9 +58,6 @@ class InitProducer(Operation[tuple[int, int]], frozen=True):
     """
 
     producer: Annotated[str, Check(check_name)]
-
-    def queues(self) -> Iterable[str]:
-        return (SOME_QUEUE,)
 
 
 # stored files, for readers of history: they hold every queue

@@ -18,12 +18,10 @@ from penstock.requests import LetterFilter
     http="GET /queues",
     route="list_queues",
     reply="queues",
+    queues=(),
 )
 class Queues(Operation[list[str]], frozen=True):
     """List the queues."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[str], may: Callable[[str], bool]) -> list[str]:
         return [queue for queue in reply if may(queue)]

@@ -105,14 +105,12 @@ class NoteProgress(Operation[None], frozen=True):
     errors=ONE_TASK,
     route="get_task",
     example={"wait_ms": 5000},
+    queues=(),
 )
 class FindTask(Operation[TaskView], frozen=True):
     """One task, with its runs."""
 
     task_id: TaskId
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 @operation(
@@ -133,25 +131,19 @@ class ListTasks(Operation[TaskPage], frozen=True):
         return () if self.filter.queue is None else (self.filter.queue,)
 
 
-@operation(Action.READ, errors=ONE_TASK)
+@operation(Action.READ, errors=ONE_TASK, queues=())
 class WaitTask(Operation[TaskView], frozen=True):
     """A task once it is final, or as it is after the given number of seconds."""
 
     task_id: TaskId
     wait_seconds: WaitSeconds
 
-    def queues(self) -> Iterable[str]:
-        return ()
 
-
-@operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "task_conflict"))
+@operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "task_conflict"), queues=())
 class CancelTask(Operation[TaskView], frozen=True):
     """Cancel a task, also when it runs."""
 
     task_id: TaskId
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 @operation(
@@ -159,14 +151,12 @@ class CancelTask(Operation[TaskView], frozen=True):
     http="POST /tasks/{task_id}/retry",
     repeat=Repeat.NEVER,
     errors=(*ONE_TASK, "task_conflict", "disk_full", "queue_full", "queue_not_found"),
+    queues=(),
 )
 class RetryTask(Operation[TaskView], frozen=True):
     """Retry a dead, cancelled or failed task, with all its attempts."""
 
     task_id: TaskId
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 # operations on many tasks
@@ -204,26 +194,22 @@ class BeginOperation(Operation[OperationView], frozen=True):
     http="GET /operations/{operation_id}",
     errors=("operation_not_found", "invalid_field"),
     route="get_operation",
+    queues=(),
 )
 class FindOperation(Operation[OperationView], frozen=True):
     """The progress of an operation."""
 
     operation_id: OperationId
 
-    def queues(self) -> Iterable[str]:
-        return ()
-
 
 @operation(
     Action.MONITOR,
     http="GET /operations",
     reply="operations",
+    queues=(),
 )
 class ListOperations(Operation[list[OperationView]], frozen=True):
     """Operations that run and those that ended lately, newest first."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[OperationView], may: Callable[[str], bool]) -> list[OperationView]:
         return [operation for operation in reply if may(operation.filter.queue or "")]
@@ -233,14 +219,12 @@ class ListOperations(Operation[list[OperationView]], frozen=True):
     Action.MANAGE,
     http="DELETE /operations/{operation_id}",
     errors=("operation_not_found", "task_conflict", "invalid_field"),
+    queues=(),
 )
 class StopOperation(Operation[OperationView], frozen=True):
     """Stop an operation; what is done stays done."""
 
     operation_id: OperationId
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 # workers
@@ -277,6 +261,7 @@ class HeartbeatWorker(Operation[WorkerNews], frozen=True):
     route="get_worker_news",
     errors=WORKER,
     example={"wait_ms": 20000},
+    queues=(SOME_QUEUE,),
 )
 class AwaitNews(Operation[WorkerNews], frozen=True):
     """Wait for news for a worker, such as a cancelled task."""
@@ -284,22 +269,17 @@ class AwaitNews(Operation[WorkerNews], frozen=True):
     worker_id: WorkerId
     wait_seconds: WaitSeconds = 0.0
 
-    def queues(self) -> Iterable[str]:
-        return (SOME_QUEUE,)
-
 
 @operation(
     Action.CONSUME,
     http="DELETE /workers/{worker_id}",
     errors=WORKER,
+    queues=(SOME_QUEUE,),
 )
 class ForgetWorker(Operation[None], frozen=True):
     """Unregister a worker that has stopped; what it still holds is released."""
 
     worker_id: WorkerId
-
-    def queues(self) -> Iterable[str]:
-        return (SOME_QUEUE,)
 
 
 @operation(
@@ -307,12 +287,10 @@ class ForgetWorker(Operation[None], frozen=True):
     http="GET /workers",
     route="list_workers",
     reply="workers",
+    queues=(),
 )
 class Workers(Operation[list[WorkerView]], frozen=True):
     """Workers that were heard of lately, with those of their queues that one may see."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[WorkerView], may: Callable[[str], bool]) -> list[WorkerView]:
         views = (visible_worker(worker, may) for worker in reply)
@@ -340,14 +318,13 @@ class SetSchedule(Operation[ScheduleView], frozen=True):
         return [(Action.MANAGE, self.schedule.queue), (Action.PUSH, self.schedule.queue)]
 
 
-@operation(Action.MANAGE, http="DELETE /schedules/{name}", repeat=Repeat.NEVER, errors=("schedule_not_found",))
+@operation(
+    Action.MANAGE, http="DELETE /schedules/{name}", repeat=Repeat.NEVER, errors=("schedule_not_found",), queues=()
+)
 class DeleteSchedule(Operation[None], frozen=True):
     """Delete a schedule; tasks that it submitted stay."""
 
     name: ScheduleName
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
 
 @operation(
@@ -355,12 +332,10 @@ class DeleteSchedule(Operation[None], frozen=True):
     http="GET /schedules",
     route="list_schedules",
     reply="schedules",
+    queues=(),
 )
 class Schedules(Operation[list[ScheduleView]], frozen=True):
     """List the schedules."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[ScheduleView], may: Callable[[str], bool]) -> list[ScheduleView]:
         return [schedule for schedule in reply if may(schedule.spec.queue)]

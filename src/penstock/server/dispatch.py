@@ -26,7 +26,7 @@ from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, RateLimited, Unavailable
 from penstock.model import ContentType, check_name
-from penstock.replies import LeaseReply, PushReply
+from penstock.replies import LeaseReply
 from penstock.version import VERSION
 from penstock.wire import answers, requests
 from penstock.wire.errors import to_reply
@@ -210,7 +210,7 @@ class Dispatch:
     def _push(self, correlation: int, body: memoryview) -> None:
         head, data = requests.decode_push(body)
         self._held_bytes += len(data)
-        on_reply = partial(self._pushed, correlation, len(data))
+        on_reply = partial(self._pushed, correlation, len(data), answers.encode_pushed)
         try:
             batch = Batch.parse(bytes(data) if len(data) < SMALL_BATCH_BYTES else data, validate=True)
             queue = check_name(head.queue)
@@ -220,7 +220,7 @@ class Dispatch:
         producer = self._numbered(head.sequence)
         alike = alike_of(batch.data) if batch.count == 1 and head.partition is head.durability is None else None
         if alike is not None:  # it may share a frame with others that have the same options
-            on_reply = partial(self._pushed_one, correlation, len(data))
+            on_reply = partial(self._pushed, correlation, len(data), answers.encode_pushed_one)
             self._broker.push_one(self._client, queue, batch.payload(0), producer, on_reply, alike)
             return
         self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, on_reply)
@@ -305,19 +305,12 @@ class Dispatch:
             partition, offset = answer
             self._answer_with(answers.placed_frame(correlation, partition.encode(), offset))
 
-    def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
+    def _pushed(self, correlation: int, held: int, encode: Callable[[Any], bytes], answer: Any) -> None:
         self._held_bytes -= held
         if isinstance(answer, PenstockError):
             self._fail(correlation, answer)
         else:
-            self._answer(Type.PUSHED, correlation, answers.encode_pushed(answer))
-
-    def _pushed_one(self, correlation: int, held: int, answer: Any) -> None:
-        self._held_bytes -= held
-        if isinstance(answer, PenstockError):
-            self._fail(correlation, answer)
-        else:
-            self._answer(Type.PUSHED, correlation, answers.encode_pushed_one(*answer))
+            self._answer(Type.PUSHED, correlation, encode(answer))
 
     def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
         self._pending.pop(correlation, None)

@@ -90,8 +90,9 @@ def encode_pushed(reply: PushReply) -> bytes:
     return encode(Pushed(reply.count, parts, dict(reply.duplicates)))
 
 
-def encode_pushed_one(partition: str, offset: int) -> bytes:
-    """The body of PUSHED for one message that was no duplicate."""
+def encode_pushed_one(place: tuple[str, int]) -> bytes:
+    """The body of PUSHED for one message that was no duplicate, in this partition and at this offset."""
+    partition, offset = place
     return encode(Pushed(1, [(partition, 1, offset, None)], {}))
 
 

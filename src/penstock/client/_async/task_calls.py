@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from secrets import token_hex
 
-from penstock import limits, validation
 from penstock import operations as ops
+from penstock import validation
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import sleep
+from penstock.client.values import Deadline
 from penstock.model_tasks import OperationView, TaskFilter, TaskView
 
 
 async def wait_task(session: AsyncSession, task_id: str, seconds: float) -> TaskView:
     """A task once it is final, or as it is after `seconds`. No single request waits longer than a broker allows."""
-    clock = session.clock
-    deadline = clock.monotonic() + round(seconds * 1_000_000)
+    deadline = Deadline(session.clock, seconds)
     while True:
-        left = (deadline - clock.monotonic()) / 1e6
-        view = await session.execute(ops.WaitTask(task_id, max(0.0, min(left, limits.wait_seconds_max))))
-        if view.is_final or clock.monotonic() >= deadline:
+        view = await session.execute(ops.WaitTask(task_id, deadline.slice()))
+        if view.is_final or deadline.is_over():
             return view
 
 

@@ -12,11 +12,18 @@ import msgspec
 
 from penstock import operations as ops
 from penstock.client.session import Session
-from penstock.envelopes import alike_batch, alike_payloads, new_task_ids, task_message, tasks_batch
+from penstock.client.values import Deadline
+from penstock.envelopes import (
+    alike_batch,
+    alike_payloads,
+    new_task_ids,
+    push_payloads,
+    push_tasks,
+    task_message,
+    tasks_batch,
+)
 from penstock.errors import QueueExists, TaskConflict
 from penstock.model_tasks import ScheduleSpec, ScheduleView, Submitted, TaskState, TaskSubmission, TaskView
-from penstock.tasks.deadline import Deadline
-from penstock.tasks.push_parts import parts, slices
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
@@ -45,7 +52,7 @@ class SenderCalls:
         if not all(task.is_plain for task in tasks):
             return [submitted.task_id for submitted in self.submit(tasks)]
         session = self._app.open_session()
-        for queue, part in parts(tasks):
+        for queue, part in push_tasks(tasks):
             self._app.declarations.ensure(session, queue)
             session.push(queue, tasks_batch(part), None, None)
         return [task.task_id for task in tasks]
@@ -55,7 +62,7 @@ class SenderCalls:
         session = self._app.open_session()
         self._app.declarations.ensure(session, task.queue)
         ids = new_task_ids(len(calls), self._app.clock.now())
-        for payloads in slices(alike_payloads(task, calls, ids)):
+        for payloads in push_payloads(alike_payloads(task, calls, ids)):
             session.push(task.queue, alike_batch(task, payloads), None, None)
         return ids
 
