@@ -22,6 +22,8 @@ export class ApiError extends Error {
 
 /** Who is signed in: undefined until known, null when nobody is. */
 export const me = signal<Schemas["Principal"] | null | undefined>(undefined);
+/** Why the last try to sign in failed. */
+export const signInProblem = signal<ApiError | null>(null);
 /** Whether the broker could be reached by the last request. */
 export const isReachable = signal(true);
 

@@ -83,6 +83,7 @@ function lost(): void {
 }
 
 function receive(message: LiveEvent & { subscription?: string }): void {
+  if (message["type"] === "error") void loadMe().catch(() => undefined); // the session may have ended
   const subscriber = subscribers.get(message.subscription ?? "");
   if (!subscriber || message["type"] !== "event") return;
   setServerTime(message.at);

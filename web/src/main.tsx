@@ -1,8 +1,7 @@
 // Starts the dashboard: signs in, then shows the page that the address names.
 import { render } from "preact";
-import { ApiError, loadMe, me, signIn } from "./api";
+import { ApiError, loadMe, me, signIn, signInProblem } from "./api";
 import { App } from "./shell";
-import { signInProblem } from "./pages/sign-in";
 
 async function begin(): Promise<void> {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");

@@ -6,7 +6,6 @@ import { ApiError, me, signOut, tabSecret } from "./api";
 import { duration } from "./format";
 import { helpText, listenToKeys } from "./keyboard";
 import { connection, isPaused } from "./live";
-import { SignIn } from "./pages/sign-in";
 import { Problem, Skeleton } from "./parts/load";
 import { Palette, openPalette } from "./parts/palette";
 import { DialogHost, Empty, ToastHost, openDialog } from "./parts/ui";
@@ -54,7 +53,7 @@ const loaded = new Map<() => Promise<PageModule>, ComponentType>();
 export function App() {
   useEffect(() => listenToKeys(), []);
   if (me.value === undefined) return <div class="pending" aria-busy="true" />;
-  if (me.value === null) return <SignIn />;
+  if (me.value === null) return <Lazy load={signInPage} />;
   return (
     <div class="shell">
       <a class="skip" href="#main">
@@ -72,13 +71,20 @@ export function App() {
   );
 }
 
+const signInPage = (): Promise<PageModule> => import("./pages/sign-in");
+
 function CurrentPage() {
   const load = choose(path.value);
+  if (!load) return <Empty title="There is no such page">The address may be mistyped, or of a newer version.</Empty>;
+  return <Lazy load={load} key={path.value.slice(0, 2).join("/")} />;
+}
+
+/** A page whose script is fetched when it is shown for the first time. */
+function Lazy({ load }: { load: () => Promise<PageModule> }) {
   const [, redraw] = useState(0);
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
-    if (!load || loaded.has(load)) return;
-    setError(null);
+    if (loaded.has(load)) return;
     load().then(
       (module) => {
         loaded.set(load, module.default);
@@ -87,10 +93,9 @@ function CurrentPage() {
       () => setError(new ApiError(0, "unreachable", "This part of the dashboard could not be loaded.", "Reload the page: the broker may have been upgraded.", "")),
     );
   }, [load]);
-  if (!load) return <Empty title="There is no such page">The address may be mistyped, or of a newer version.</Empty>;
-  const PageComponent = loaded.get(load);
   if (error) return <Problem error={error} />;
-  return PageComponent ? <PageComponent key={path.value.slice(0, 2).join("/")} /> : <Skeleton rows={6} />;
+  const PageComponent = loaded.get(load);
+  return PageComponent ? <PageComponent /> : <Skeleton rows={6} />;
 }
 
 const isMenuOpen = signal(false);

@@ -1,12 +1,9 @@
 // Nobody is signed in: by password, or by a one-time link from `penstock dashboard`.
-import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
-import { ApiError, signIn } from "../api";
+import { ApiError, signIn, signInProblem } from "../api";
 import { Command, Field } from "../parts/ui";
 
-export const signInProblem = signal<ApiError | null>(null);
-
-export function SignIn() {
+export default function SignIn() {
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
   const [isBusy, setBusy] = useState(false);

@@ -1,12 +1,19 @@
 // Ctrl K: go to a page or a queue, or open a message or a task by its id.
 import { signal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { createRef } from "preact";
+import { useState } from "preact/hooks";
 import { rows } from "../queues";
 import { link, messageLink, navigate } from "../router";
 import { SECTIONS } from "../shell";
 
 const isOpen = signal(false);
-export const openPalette = (): void => void (isOpen.value = true);
+const element = createRef<HTMLDialogElement>();
+
+/** At once, so that the next key is typed into it. */
+export function openPalette(): void {
+  isOpen.value = true;
+  if (!element.current?.open) element.current?.showModal();
+}
 
 interface Target {
   title: string;
@@ -27,20 +34,18 @@ function targets(text: string): Target[] {
 }
 
 export function Palette() {
-  const element = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [index, setIndex] = useState(0);
-  useEffect(() => {
-    if (isOpen.value) {
-      setText("");
-      setIndex(0);
-      element.current?.showModal();
-    } else element.current?.close();
-  }, [isOpen.value]);
+  const closed = (): void => {
+    isOpen.value = false;
+    setText("");
+    setIndex(0);
+  };
   const found = isOpen.value ? targets(text) : [];
   const go = (target: Target | undefined): void => {
     if (!target) return;
-    isOpen.value = false;
+    element.current?.close();
+    if (document.activeElement instanceof HTMLElement) document.activeElement.blur(); // or the next key would be typed here
     navigate(target.href);
   };
   const onKey = (event: KeyboardEvent): void => {
@@ -51,7 +56,7 @@ export function Palette() {
     event.preventDefault();
   };
   return (
-    <dialog ref={element} class="palette" aria-label="Search" onClose={() => (isOpen.value = false)} onClick={(event) => event.target === element.current && (isOpen.value = false)}>
+    <dialog ref={element} class="palette" aria-label="Search" onClose={closed} onClick={(event) => event.target === element.current && element.current?.close()}>
       <input
         type="search"
         list={undefined}

@@ -151,8 +151,10 @@ function Heading<T>({ column, order }: { column: Column<T>; order: string }) {
           {column.title}
           <span aria-hidden="true">{direction === "ascending" ? " ↑" : direction === "descending" ? " ↓" : ""}</span>
         </button>
-      ) : (
+      ) : column.title ? (
         column.title
+      ) : (
+        <span class="unseen">Actions</span>
       )}
     </th>
   );

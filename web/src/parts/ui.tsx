@@ -110,7 +110,7 @@ export function Command({ text }: { text: string }) {
   };
   return (
     <span class="command">
-      <code>{text}</code>
+      <code tabIndex={0}>{text}</code>
       <button class="quiet" onClick={copy} aria-label={`Copy: ${text}`}>
         {isCopied ? "Copied" : "Copy"}
       </button>
@@ -168,6 +168,7 @@ function AskForm({ title, children, command, confirm, danger, typed, run, done }
   const [error, setError] = useState<ApiError | null>(null);
   const [isBusy, setBusy] = useState(false);
   const [text, setText] = useState("");
+  const [, redraw] = useState(0); // the command below shows what is typed into the fields
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
     setBusy(true);
@@ -182,7 +183,7 @@ function AskForm({ title, children, command, confirm, danger, typed, run, done }
     }
   };
   return (
-    <form onSubmit={submit}>
+    <form onSubmit={submit} onInput={() => redraw((turn) => turn + 1)}>
       <h2>{title}</h2>
       {children}
       {typed ? (

@@ -1,0 +1,108 @@
+"""Every page shows what the broker holds, in both themes, wide and narrow, and is accessible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+PAGES = [
+    ("", "Overview"),
+    ("queues", "Queues"),
+    ("queues/shop.orders", "shop.orders"),
+    ("queues/shop.orders/messages", "shop.orders"),
+    ("queues/shop.orders/groups", "shop.orders"),
+    ("queues/shop.orders/dlq", "shop.orders"),
+    ("queues/shop.orders/leases", "shop.orders"),
+    ("queues/shop.orders/options", "shop.orders"),
+    ("messages/shop.orders/0/0", "shop.orders/0/0"),
+    ("dlq", "Dead letters"),
+    ("tasks", "Tasks"),
+    ("workers", "Workers"),
+    ("schedules", "Schedules"),
+    ("operations", "Operations"),
+    ("audit", "Audit"),
+    ("broker", "Broker"),
+]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_every_page_is_accessible_in_both_themes_wide_and_narrow(opener, theme, width):
+    # axe puts a script into the page, which the page's own policy forbids.
+    shown = opener(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
+    shown.sign_in()
+    problems: list[str] = []
+    for path, heading in PAGES:
+        shown.open(path, heading)
+        settled(shown.page)
+        problems += [f"{path}: {problem}" for problem in violations(shown.page)]
+        if shown.page.evaluate("document.documentElement.scrollWidth") > width:
+            problems.append(f"{path}: wider than the window")
+    assert problems == []
+
+
+def settled(page) -> None:
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+
+
+def violations(page) -> Iterable[str]:
+    for violation in Axe().run(page).response["violations"]:
+        node = violation["nodes"][0]
+        yield f"{violation['id']}: {node['html'][:200]} {node.get('failureSummary', '')[:200]}"
+
+
+def test_the_overview_names_what_is_wrong_first(dashboard):
+    problems = dashboard.page.locator(".problems")
+    expect(problems).to_contain_text("shop.orders: 3 messages failed for good")
+    expect(problems).to_contain_text("legacy: 1 ready, nothing is delivered")
+
+
+def test_numbers_are_pushed_to_the_page_and_rates_fall_back_to_zero(dashboard, shop):
+    dashboard.open("queues", "Queues")
+    row = dashboard.row("Queues", "live.counter")
+    expect(row).to_have_count(0)
+
+    shop.push("live.counter", *range(12))
+
+    expect(row.locator("td").nth(3)).to_have_text("12")
+    shop.push("live.counter", *range(5))
+    expect(row.locator("td").nth(3)).to_have_text("17")
+    expect(row.locator("td").nth(7)).to_have_text("0", timeout=30_000)
+
+
+def test_a_link_is_the_view(dashboard):
+    dashboard.open("queues?q=shop&sort=-ready", "Queues")
+    expect(dashboard.page.get_by_label("Filter by name")).to_have_value("shop")
+    table = dashboard.page.get_by_role("table", name="Queues")
+    expect(table.get_by_role("row")).to_have_count(2)
+    expect(table.get_by_role("columnheader", name="Ready")).to_have_attribute("aria-sort", "descending")
+
+
+def test_payloads_are_shown_as_they_are_and_never_interpreted(dashboard, shop):
+    page = dashboard.page
+    shown = []
+    for message in shop.do("GET", "/queues/hostile/messages?limit=10")["messages"]:
+        dashboard.open(f"messages/{message['id']}", message["id"])
+        shown.append(page.get_by_label("Payload", exact=True).inner_text())
+
+    assert any('"<img src=x onerror=alert(1)><script>alert(2)</script>"' in text for text in shown)
+    assert any("123456789012345678901234567890" in text for text in shown)
+    assert any("fe ff 00 01" in text for text in shown)
+    assert any("right to left" in text for text in shown)
+    assert any(text.startswith('{\n  "blob"') and len(text) < 300_000 for text in shown)
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_dead_letters_are_grouped_by_cause_with_what_they_share(dashboard):
+    dashboard.open("dlq?queue=shop.orders", "Dead letters")
+    row = dashboard.row("Causes", "TypeError: currency of order <n> is None")
+    expect(row).to_contain_text("3")
+    expect(row).to_contain_text("currency = null")
+
+
+def test_a_page_that_does_not_exist_says_so(dashboard):
+    dashboard.page.goto(f"{dashboard.shop.origin}/ui/nowhere")
+    expect(dashboard.page.get_by_text("There is no such page")).to_be_visible()
