@@ -85,7 +85,7 @@ export function Table<T>(props: TableProps<T>) {
 
   const all = selected && sorted.length > 0 && sorted.every((row) => selected.has(rowKey(row)));
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0} role="region" aria-label={props.label}>
       <table aria-label={props.label} aria-rowcount={(total ?? sorted.length) + 1}>
         <thead>
           <tr>
