@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx
 from playwright.sync_api import expect
@@ -12,7 +13,7 @@ from penstock.dashboard.files import Files
 from tests.dashboard.conftest import sizes
 
 
-def loaded_with(name: str, files: dict, seen: set[str]) -> int:
+def loaded_with(name: str, files: dict[str, Any], seen: set[str]) -> int:
     """Bytes of a script and of all that it imports at once, in brotli."""
     if name in seen:
         return 0
@@ -28,7 +29,7 @@ def test_the_pages_stay_within_their_budget(browser):
 
     def bytes_of(name: str) -> int:
         seen: set[str] = set()
-        return style + loaded_with(main, files, seen) + loaded_with(name, files, seen)
+        return int(style) + loaded_with(main, files, seen) + loaded_with(name, files, seen)
 
     assert bytes_of(pages["src/pages/overview.tsx"]) <= 45_000
     assert max(bytes_of(name) for name in pages.values()) <= 90_000
