@@ -241,9 +241,20 @@ def demo(
         Path | None, typer.Option("--dir", help="A new directory to work in; a temporary one if not given.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer messages and no pauses.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="A broker with a small shop in it instead: look at it in a browser.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="With --dashboard: how long; until Ctrl-C if not given.")
+    ] = None,
 ) -> None:
     """Show Penstock at work: push, lease, retry, delay, kill -9, recover, read the history. About 20 seconds."""
     where = _empty(directory)
+    if dashboard:
+        from penstock.cli import demo_shop
+
+        demo_shop.run(where, seconds)
+        return
     stage = Stage(is_quick=quick)
     output.write(
         f"[bold]Penstock {penstock.__version__}[/]: a durable queue, here, in this process, and in a directory."
