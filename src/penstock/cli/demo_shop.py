@@ -167,9 +167,8 @@ def run(where: Path, seconds: float | None) -> None:
             shop = Shop(urls["tcp"])
             shop.start()
             try:
-                output.write(
-                    f"The dashboard, signed in once, within 10 minutes:\n\n  {new_link(urls['http'], CLIENT)}\n"
-                )
+                link = new_link(urls["http"], CLIENT)
+                output.write(f"The dashboard; the link works once, within 10 minutes:\n\n  {link}\n")
                 output.write(f"[dim]Data and logs are in {where}. Ctrl-C stops it.[/]")
                 with contextlib.suppress(KeyboardInterrupt):
                     threading.Event().wait(seconds)
