@@ -73,7 +73,7 @@ LAYERS: dict[str, set[str]] = {
     "cron": {"errors", "limits", "model"},
     "envelopes": BASE | {"batch"},
     "requests": BASE | {"batch"},
-    "validation": BASE | {"batch", "requests"},
+    "validation": BASE | {"batch", "requests", "replies"},
     "operations": BASE | {"batch", "requests", "replies", "validation"},
     "access": BASE | {"replies", "operations", "requests", "storage.disk"},
     "delivery": BASE | {"batch", "envelopes", "requests"},
@@ -89,7 +89,10 @@ LAYERS: dict[str, set[str]] = {
     "telemetry.meter": {"limits"},
     "telemetry.groups": {"delivery"},
     "rollups": CORE | SHARD | {"telemetry.meter", "telemetry.groups"},
-    "embedded": CORE | SHARD | {"operations", "access", "postgres", "rollups", "telemetry.meter", "telemetry.groups"},
+    "backup": CORE | SHARD,
+    "embedded": CORE
+    | SHARD
+    | {"operations", "access", "backup", "postgres", "rollups", "telemetry.meter", "telemetry.groups"},
     "wire": WIRE,
     "config": BASE,
     "dashboard": set(),
@@ -107,7 +110,7 @@ LAYERS: dict[str, set[str]] = {
     "__init__": FACE | {"client", "aio", "tasks", "spark"},
     "cli": SERVER
     | FACE
-    | {"server", "repair", "verify", "client", "aio", "tasks", "worker", "history", "spark", "__init__"},
+    | {"server", "repair", "verify", "backup", "client", "aio", "tasks", "worker", "history", "spark", "__init__"},
     "__main__": {"cli"},
 }
 

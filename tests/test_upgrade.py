@@ -24,7 +24,8 @@ from tests.support.operations import confirm, run_operation
 from tests.support.sinks import committed, staged
 
 # Format 3 came after access control: those directories have keys.
-NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz") if "-3" not in path.name)
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
+NAMES = [name for name in NAMES if not name.endswith(("-3", "-4", "-5"))]  # those take a master key
 PORTS = ("--http-port", "off", "--grpc-port", "off")
 
 
@@ -71,7 +72,8 @@ def test_what_was_there_passes_to_the_owner_with_its_state(folder, name):
         tasks = session.execute(ops.ListTasks(TaskFilter(limit=1000))).tasks
         assert {task.task_id: str(task.state) for task in tasks if task.task_id in golden["tasks"]} != {}
 
-        assert session.execute(ops.InitProducer("importer")) == (producer, epoch + 1)
+        same, next_epoch = session.execute(ops.InitProducer("importer"))
+        assert (same, next_epoch > epoch) == (producer, True)
         sink = session.execute(ops.GetSinkState("rows", "daily"))
         assert sink.batch == golden["sink"]
         rows = ps.queue("rows").stats().groups["default"].messages

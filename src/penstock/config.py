@@ -76,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kms_command: str = ""
     segments: str = ""
     segments_cache_bytes: int = limits.segments_cache_bytes_default
+    backups: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
     connections_max: int = limits.connections_max
@@ -127,6 +128,7 @@ EXPECTED: Final = {
     "jwt_audience": "what tokens have as aud: the name of this broker at the issuer",
     "jwt_keys": "the path of a JWKS file, or an https URL without a password",
     "jwt_grants_claim": "the name of the claim that has grants",
+    "backups": "absolute paths, or URLs such as 's3://bucket/path'",
     "master_key": "the path of a key file, which `penstock encryption init` makes",
     "kms_command": "a command that wraps and unwraps keys",
     "segments": "a URL such as 's3://bucket/prefix' without credentials, the path of a directory, or 'local'",
@@ -165,6 +167,7 @@ _JWT: Final = ("jwt_issuer", "jwt_audience", "jwt_keys")
 _LISTS: Final = {  # what each part of a list must look like
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
+    "backups": re.compile(r"/[^\0,]*|[a-z0-9]+://[^\s,]+"),
     "cors_origins": re.compile(r"\*|https?://[^/\s,]+"),
 }
 

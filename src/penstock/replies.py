@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import repeat
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -154,6 +154,29 @@ class HistoryInfo(msgspec.Struct, frozen=True):
     directory: str
     host: str  # where that directory is
     durable_sequence: int
+    incarnation: str = ""  # of a directory that was restored: then the shard's id is not enough to tell it
+
+    @property
+    def identity(self) -> str:
+        """What tells this history from every other."""
+        return self.incarnation or self.shard_id
+
+
+class BackupState(msgspec.Struct, frozen=True):
+    """The backup that runs, or the last one since the broker started."""
+
+    destination: str = ""
+    status: Literal["none", "running", "done", "failed"] = "none"
+    bytes_done: int = 0
+    bytes_total: int = 0  # that had to be copied
+    moment: str = ""  # its id, when it is done
+    sequence: int = 0  # of the last journal frame in it
+    code: str = ""  # of the error, when it failed
+    error: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.status != "running"
 
 
 class QueueKeys(msgspec.Struct, frozen=True):

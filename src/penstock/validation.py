@@ -16,7 +16,7 @@ import msgspec
 
 from penstock import limits
 from penstock.batch import encode_one_with, fields, layout
-from penstock.errors import InputError, InvalidField, TooLarge
+from penstock.errors import InputError, InvalidField, StorageError, TooLarge
 from penstock.model import (
     MessageId,
     Outcome,
@@ -37,6 +37,7 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
+from penstock.replies import BackupState
 from penstock.requests import LeaseRequest, LetterFilter, Settling
 
 PushOptions = tuple[
@@ -445,6 +446,13 @@ def succeeded(view: OperationView) -> OperationView:
     if view.state is OperationState.FAILED:
         raise InvalidField(view.error)
     return view
+
+
+def backed_up(state: BackupState) -> BackupState:
+    """A backup that was waited for; what ended it too soon is raised."""
+    if state.status == "failed":
+        raise StorageError(f"the backup failed: {state.error}", hint="the set is as it was before")
+    return state
 
 
 def pauses() -> Iterator[float]:

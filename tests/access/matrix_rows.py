@@ -248,6 +248,8 @@ def broker_rows() -> list[Row]:
         Row("unpin", export, call(ops.Unpin("p"))),
         Row("seal", operate, call(ops.Seal()), ("POST", "/seal", None)),
         Row("compact", operate, call(ops.Compact()), ("POST", "/compact", None)),
+        Row("start_backup", operate, call(ops.StartBackup("none")), ("POST", "/backups", {"destination": "none"})),
+        Row("get_backup", operate, call(ops.GetBackup()), ("GET", "/backups", None)),
         Row("list_audit", operate, call(ops.ListAudit()), ("GET", "/audit", None)),
         Row("verify_audit", operate, call(ops.VerifyAudit()), ("GET", "/audit/verify", None)),
         Row("rewrap_data_keys", operate, call(ops.RewrapDataKeys("none")), ("POST", "/encryption/rewrap", {"master_key": "none"})),

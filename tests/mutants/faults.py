@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.access_faults import ACCESS_FAULTS
+from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
 
@@ -499,6 +500,7 @@ FAULTS: Final = (
         ("tests/access/test_namespaces.py",),
     ),
     *ACCESS_FAULTS,
+    *BACKUP_FAULTS,
     *ENCRYPTION_FAULTS,
     # Spark.
     Fault(

@@ -72,6 +72,7 @@ LEFT_OUT: Final = {
     ops.AwaitNews: "news travel with HeartbeatWorker",
     ops.Info: "health and reflection say who answers",
     ops.Seal: "for operators: HTTP and the command line",
+    **dict.fromkeys((ops.StartBackup, ops.GetBackup), "for operators: HTTP and the command line"),
     ops.Compact: "for operators: HTTP and the command line",
     **dict.fromkeys((ops.GetMetrics, ops.GetSeries), "metrics and their history: HTTP, the SDK and the command line"),
     **dict.fromkeys((ops.ListAudit, ops.VerifyAudit), "for operators: HTTP and the command line"),

@@ -305,10 +305,10 @@ def test_an_archive_is_of_one_directory_only(tmp_path):
     for _ in range(2):
         archive = Archive(tmp_path)
         archive.open(NOW)
-        archive.claim(b"one shard")
+        archive.claim("one history")
 
     with pytest.raises(InvalidField, match="an archive of other data"):
-        archive.claim(b"another")
+        archive.claim("another")
 
 
 def test_a_manifest_of_a_newer_format_is_refused(world):

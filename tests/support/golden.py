@@ -5,9 +5,9 @@
 `clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
 segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
 that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. Those of
-format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. The JSON
-file says what the version that wrote it found when it opened the directory again: see `contents`. A directory is never
-written again under the same name: a new format gets a new one.
+format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. Those of format 5
+were restored from a backup. The JSON file says what the version that wrote it found when it opened the directory again:
+see `contents`. A directory is never written again under the same name: a new format gets a new one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from msgspec.structs import replace
 
 from penstock import Message
 from penstock import operations as ops
+from penstock.backup import BackupSet, open_target, restore, snapshot_of
+from penstock.backup.access_bundle import pack_access
 from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
@@ -35,7 +37,7 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import DEAD_PUSHED_AT, LetterFilter
-from penstock.storage.disk import RealDisk
+from penstock.storage.disk import ReadOnlyDisk, RealDisk
 from penstock.storage.segment_files import SegmentOptions, read_book, write_book
 from tests.behaviour.task_steps import Office
 from tests.support.embedded_session import session_of
@@ -48,6 +50,7 @@ ROUNDS = 3
 ELSEWHERE = "elsewhere"
 ROUND_SECONDS = 100  # by then a worker's lease has ended
 JOURNAL_FILE_BYTES = 1 << 16
+PASSPHRASE = "of golden backups"
 MASTER_KEY = bytes(range(32))  # of directories with an encrypted queue; others need none, and do not mind
 
 
@@ -257,6 +260,8 @@ def main(name: str) -> None:
         command = [sys.executable, "-m", "tests.support.golden", name, str(directory)]
         code = subprocess.run(command, check=False).returncode
         assert code == (-signal.SIGKILL if name.startswith("killed") else 0), code
+        if name.endswith("-5"):
+            directory = restored(directory, Path(place))
         with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as packed:
             packed.add(directory, "data", filter=lambda file: None if file.name == "data/cache" else file)
             if (Path(place) / ELSEWHERE).exists():
@@ -264,6 +269,15 @@ def main(name: str) -> None:
         session = opened(directory)
         (DATA / f"{name}.json").write_text(json.dumps(contents(session), indent=1) + "\n")
         session.close()
+
+
+def restored(directory: Path, place: Path) -> Path:
+    """What is restored from a backup of a directory."""
+    disk, backup_set = ReadOnlyDisk(directory), BackupSet(open_target(str(place / "set")))
+    with backup_set.changing():
+        backup_set.add(snapshot_of(disk, NOW), access=pack_access(disk, PASSPHRASE))
+    restore(backup_set, RealDisk(place / "restored"), passphrase=PASSPHRASE)
+    return place / "restored"
 
 
 def write(name: str, directory: Path) -> None:

@@ -14,6 +14,7 @@ import penstock
 from penstock.cli import (
     access,
     audit,
+    backup,
     dlq,
     encryption,
     groups,
@@ -73,6 +74,8 @@ _add("Watching and measuring", top, stats, metrics, history, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
+app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
+_add("Storage", backup.restore)
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 _add("Access", access.whoami, dashboard)
 command(access.keys, "file")(header_file)

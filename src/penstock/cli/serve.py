@@ -67,6 +67,7 @@ _ABOUT: Final = {
     "kms_command": ("COMMAND", "Instead: a command that wraps and unwraps them."),
     "segments": ("URL|DIR|local", "Where sealed Parquet segments are kept: s3://bucket/prefix, gs://…, a directory."),
     "segments_cache_bytes": ("BYTES", "The cache on this disk for segments that are elsewhere."),
+    "backups": ("PLACES", "Where operators other than the owner may write backups, by commas."),
     "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
     "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
     "connections_max": ("N", "Connections at once."),

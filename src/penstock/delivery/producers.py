@@ -233,12 +233,13 @@ class Producers:
 def decide_producer(producers: Producers, name: str, now: int, owner: str = "") -> ProducerSet:
     """The next epoch of a named producer of a principal.
 
-    One that is not known, or no longer, starts from the clock: what an older epoch left behind stays older.
+    Epochs follow the clock, so that one of before stays older: of a producer that was forgotten, and of a history that
+    went on after the backup from which this one was restored.
     """
     check_name(name, "producer")
     id = stored_id(owner, named_id(owner, name))
     known = producers.known.get(id)
-    return ProducerSet(id, known.epoch + 1 if known is not None else max(1, now // 1_000_000), now)
+    return ProducerSet(id, max(1 if known is None else known.epoch + 1, now // 1_000_000), now)
 
 
 # Producers of principals. Each principal has numbers of its own: the id that it uses is not the one that is kept, so

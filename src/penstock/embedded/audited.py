@@ -19,7 +19,18 @@ TEXT_LENGTH_MAX: Final = 200
 ITEMS_MAX: Final = 20  # of a list or a mapping
 DEPTH_MAX: Final = 3
 # Names of fields that hold what users store, or what proves who they are.
-HIDDEN: Final = ("token", "secret", "password", "proof", "credential", "private", "payload", "header", "argument")
+HIDDEN: Final = (
+    "token",
+    "secret",
+    "password",
+    "passphrase",
+    "proof",
+    "credential",
+    "private",
+    "payload",
+    "header",
+    "argument",
+)
 HIDDEN_NAMES: Final = frozenset({"args", "kwargs", "batch", "data", "key", "code", "result", "progress"})
 
 

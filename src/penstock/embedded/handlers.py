@@ -346,6 +346,16 @@ def _get_series(session: Session, call: ops.GetSeries, who: Who) -> Reply:
     return found, 0
 
 
+@handles(ops.StartBackup)
+def _start_backup(session: Session, call: ops.StartBackup, who: Who) -> Reply:
+    # Recorded before anything leaves the directory.
+    session.audit.record_first()
+    return session.backups.start(call.destination, call.keep, call.passphrase, who.owner), 0
+
+
+handles(ops.GetBackup)(lambda session, call, who: (session.backups.state(), 0))
+
+
 @handles(ops.ListAudit)
 def _list_audit(session: Session, call: ops.ListAudit, who: Who) -> Reply:
     since = None if call.since is None else to_micros(call.since, "since")

@@ -20,6 +20,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.access.encryption import KeyRing, has_live_keys, wrapper_of
 from penstock.access.store import AccessStore
+from penstock.backup.runner import Backups
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin, namespaces
@@ -145,6 +146,7 @@ class Session:
         if self.shard.store is not None:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._measure(is_recording=history and background)
+        self.backups: Backups = Backups(self.shard, self.keeper, self._disk)
         self._closing = threading.Lock()
         refuse_in_forks(self)
         self._begin(background)
@@ -271,6 +273,7 @@ class Session:
         with self._closing:
             if self.shard.is_closed:
                 return
+            self.backups.stop()
             self.timekeeper.stop()
             with suppress(PenstockError):  # a chart that ends a minute early is no reason to stay open
                 self.recorder.stop()

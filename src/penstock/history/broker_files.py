@@ -27,7 +27,7 @@ from penstock.remote.settings import session, settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
 from penstock.storage.block_cache import BlockReader
-from penstock.storage.directory import MARKER, read_marker
+from penstock.storage.directory import MARKER, read_identity
 from penstock.storage.schema import SCHEMAS
 from penstock.storage.segment_files import RangedFile, ReadableSegments, location_number
 
@@ -153,7 +153,7 @@ class BrokerFiles:
         except Unavailable as error:
             raise Unavailable(error.message, hint=_HINT) from None
         known = getattr(self, "_info", info)
-        if info.shard_id != known.shard_id:
+        if info.identity != known.identity:
             raise StorageError(
                 f"{self._url} is another broker now, with other data: {info.directory} on {info.host}",
                 hint="start the job again, with the url of the broker that it began with",
@@ -188,6 +188,6 @@ def local_files(info: HistoryInfo) -> LocalFiles | None:
     """The directory of a broker, if there is one of that path on this machine with the same shard's id."""
     try:
         files = LocalFiles(info.directory)
-        return files if read_marker(files).hex() == info.shard_id else None
+        return files if read_identity(files) == info.identity else None
     except (PenstockError, OSError):
         return None

@@ -31,7 +31,7 @@ from penstock.history.slices import NO_LIMITS, Limits, OffsetRange, Slice
 from penstock.seals import Seals
 from penstock.storage import checkpoint as checkpoints
 from penstock.storage import manifest as manifests
-from penstock.storage.directory import read_marker
+from penstock.storage.directory import read_identity, read_marker
 from penstock.storage.manifest import Layer, Manifest, Part, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import MESSAGES
@@ -79,7 +79,8 @@ class History:
     def __init__(self, files: Files, clock: Clock | None = None) -> None:
         self.files = files
         self.clock = clock or SystemClock()
-        self.shard_id = read_marker(files)
+        self.shard_id = read_marker(files)  # part of checksums and seals
+        self.identity = read_identity(files)  # tells this history from every other
         self._keys = files.data_keys()
         self._seals = Seals(self._keys, self.shard_id)
         self._frame_seals = FrameSeals(self._seals)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from penstock.model import Freed, check_name
-from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, operation
+from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
 from penstock.operations.types import QueueName
-from penstock.replies import HistoryInfo, ServerInfo, SinkState
+from penstock.replies import BackupState, HistoryInfo, ServerInfo, SinkState
 
 
 @operation(
@@ -58,6 +58,39 @@ class InitProducer(Operation[tuple[int, int]], frozen=True):
     """
 
     producer: Annotated[str, Check(check_name)]
+
+
+@operation(
+    Action.OPERATE,
+    http="POST /backups",
+    route="start_backup",
+    status=202,
+    repeat=Repeat.NEVER,
+    errors=("invalid_field", "conflict", "storage"),
+    example={"destination": "/var/backups/penstock", "keep": 7},
+)
+class StartBackup(Operation[BackupState], frozen=True):
+    """Begin a backup of everything to a directory of the broker's machine, or to a URL such as s3://bucket/path.
+
+    With `keep`, older moments than the newest so many are removed afterwards. With a passphrase, keys and users are in
+    it too, encrypted. The owner of the broker may name any destination, others one that the setting `backups` lists.
+    """
+
+    destination: str
+    keep: int | None = None
+    passphrase: str = ""
+
+    def __repr__(self) -> str:
+        return f"StartBackup({self.destination!r})"
+
+
+@operation(
+    Action.OPERATE,
+    http="GET /backups",
+    route="get_backup",
+)
+class GetBackup(Operation[BackupState], frozen=True):
+    """The backup that runs, or the last one."""
 
 
 # stored files, for readers of history: they hold every queue

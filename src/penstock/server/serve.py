@@ -386,7 +386,7 @@ def _loopbacks(host: str) -> list[str]:
 
 def open_session(settings: Settings) -> Session:
     """The shard of a broker. Blocks while it recovers."""
-    return Session(
+    session = Session(
         settings.data,
         durability=settings.durability,
         sync_seconds=settings.sync_ms / 1000,
@@ -398,6 +398,8 @@ def open_session(settings: Settings) -> Session:
         segments=segments_at(settings.segments or None, settings.segments_cache_bytes),
         history=settings.history,
     )
+    session.backups.allowed = settings.backups
+    return session
 
 
 async def serve(

@@ -16,7 +16,7 @@ from penstock import limits
 from penstock.errors import InvalidField, StorageError, TooLarge
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
-from penstock.storage.directory import DIRECTORIES, MARKER, read_marker
+from penstock.storage.directory import DIRECTORIES, MARKER, read_whole_marker
 from penstock.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ class StoredFiles:
         journal = self._shard.journal
         self._shard.confirm(journal.sequence)
         root = self._disk.root.resolve()
-        return HistoryInfo(
-            read_marker(self._disk).hex(), str(root), socket.gethostname(), durable_sequence=journal.durable_sequence
-        )
+        marker = read_whole_marker(self._disk)
+        return HistoryInfo(marker.shard, str(root), socket.gethostname(), journal.durable_sequence, marker.incarnation)
 
     def list(self, directory: str) -> list[tuple[str, int]]:
         """Names in a directory with their sizes, sorted; nothing for a directory that is not there."""

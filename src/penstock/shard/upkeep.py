@@ -332,6 +332,13 @@ class Storekeeper:
                 self._checkpointer.save()
 
     @contextmanager
+    def resting(self) -> Iterator[None]:
+        """After a checkpoint: nothing is sealed, checkpointed or removed inside the block. Keep it short."""
+        with self._at_work():
+            self._checkpointer.save()
+            yield
+
+    @contextmanager
     def _at_work(self) -> Iterator[None]:
         """One at a time, and nobody when the directory is given back."""
         with self._busy:

@@ -103,7 +103,7 @@ class BatchReader(DataSourceReader):
             if not slices:
                 return [InputPartition(None)]
             _hold(history, slices)
-            shard = history.shard_id.hex()
+            shard = history.identity
         return [Lot(tuple(lot), shard) for lot in lots(slices, self.options.partition_bytes_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -46,7 +46,7 @@ def open_planned(url: str, shard: str = "", *, local: bool = True, connect_secon
         history = open_history(url, local=local, connect_seconds=connect_seconds)
     except (NotADataDirectory, Unavailable) as error:
         raise not_here(url, error) from None
-    if shard and history.shard_id.hex() != shard:
+    if shard and history.identity != shard:
         history.close()
         raise not_here(url, NotADataDirectory("it is another one, with other data, than the job was planned on"))
     return history

@@ -38,7 +38,7 @@ from penstock.requests import SinkCommit
 from penstock.seals import Seals
 from penstock.spark.location import CLIENT, Location, check_directory, not_here
 from penstock.storage.access import DirectoryLock
-from penstock.storage.directory import MARKER, read_marker
+from penstock.storage.directory import MARKER, read_identity
 from penstock.storage.disk import ReadOnlyDisk, RealDisk
 from penstock.storage.staging import Staging, encode_staged, name_for
 
@@ -325,7 +325,7 @@ def _own_directory(session: Any) -> RealDisk | None:
     try:
         info = session.execute(ops.History())
         disk = RealDisk(info.directory)
-        is_own = read_marker(disk).hex() == info.shard_id and os.stat(disk.root).st_uid == os.geteuid()
+        is_own = read_identity(disk) == info.identity and os.stat(disk.root).st_uid == os.geteuid()
     except (PenstockError, OSError):
         return None  # not visible from here, or this client may not ask
     return disk if is_own else None

@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def shard(self) -> str:
-        return self.history.shard_id.hex()
+        return self.history.identity
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         count_max = self.options.messages_per_trigger_max or self.count_default

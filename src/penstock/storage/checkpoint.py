@@ -153,6 +153,16 @@ def read(disk: ReadableDisk) -> Checkpoint | None:
     return _checkpoint(disk, _read_manifest(disk))
 
 
+def stored_files(disk: ReadableDisk) -> list[tuple[str, int, int, int]]:
+    """Of each part of the latest checkpoint: its file, the size of the file, and the checksums of part and file."""
+    manifest = _read_manifest(disk)
+    parts = () if manifest is None else manifest.parts.values()
+    return sorted(
+        (part.file, part.length + _TRAILER.size, part.crc32c, crc32c(_TRAILER.pack(part.crc32c), part.crc32c))
+        for part in parts
+    )
+
+
 def _checkpoint(disk: ReadableDisk, manifest: Manifest | None) -> Checkpoint | None:
     return None if manifest is None else Checkpoint(manifest.sequence, _Parts(disk, manifest.parts))
 

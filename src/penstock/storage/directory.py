@@ -1,13 +1,14 @@
 """What makes a directory a data directory.
 
     lock                            held by the one process that has it open
-    PENSTOCK                        {"format": 2, "shard": "<32 hex digits>"}
+    PENSTOCK                        {"format": 2, "shard": "<32 hex digits>"}, restored: {…, "incarnation": "<32>"}
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
     segments/…                      segments/locations.json names other places where files of segments are
     cache/…                         blocks of segments that are elsewhere; may be removed when no process has it open
     catalogue/tasks.sqlite          the state of each task: a view, rebuilt when it is missing
     staging/…                       batches that sinks have staged; created with the first of them
+    backup/…                        hard links that keep files for a backup that is running
     damaged/<time>/…                what a repair replaced; never read
 
 The marker is written last of what is needed to tell an empty directory from ours, and whole. A directory that holds
@@ -17,10 +18,12 @@ wrote it does not know the entries that its journal may hold now, and says so wh
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from penstock.errors import Damaged, NotADataDirectory, StorageError
 from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
@@ -29,11 +32,25 @@ MARKER: Final = "PENSTOCK"
 FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 to 24
 FORMAT_ENCRYPTED: Final = 3  # 3: and of kind 25, from the first encrypted queue on
 FORMAT_LOCATED: Final = 4  # 4: and segments may be at other locations, from the first one on
-FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED)  # those that can be opened
+FORMAT_RESTORED: Final = 5  # 5: and it was restored from a backup, so that its history has an identity of its own
+FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED, FORMAT_RESTORED)  # those that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")
 
 _OWN_BEFORE_MARKER: Final = {"lock", MARKER + TEMPORARY_SUFFIX}
+
+
+class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the marker says. `shard` is part of checksums and seals, so it stays when a backup is restored."""
+
+    format: int
+    shard: str
+    incarnation: str = ""  # of a directory that was restored
+
+    @property
+    def identity(self) -> str:
+        """What tells this history from every other: offsets of another one may be other messages."""
+        return self.incarnation or self.shard
 
 
 def new_shard_id() -> bytes:
@@ -49,8 +66,9 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
     try:
         if not disk.exists(MARKER):
             write_marker(disk, shard_id())
-        version, identity = _read(disk)
-        if version < FORMAT:
+        marker = read_whole_marker(disk)
+        identity = bytes.fromhex(marker.shard)
+        if marker.format < FORMAT:
             write_marker(disk, identity)
         for name in DIRECTORIES:
             disk.make_directory(name)
@@ -62,18 +80,29 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
 
 def read_marker(disk: ReadableDisk) -> bytes:
     """The shard id that the marker names."""
-    return _read(disk)[1]
+    return bytes.fromhex(read_whole_marker(disk).shard)
 
 
-def write_marker(disk: Disk, shard_id: bytes, version: int = FORMAT) -> None:
-    """Write the marker, or replace it."""
-    marker = {"format": version, "shard": shard_id.hex()}
-    disk.write_whole(MARKER, json.dumps(marker).encode() + b"\n")
+def read_identity(disk: ReadableDisk) -> str:
+    """What tells this history from every other, 32 hex digits; see `Marker.identity`."""
+    return read_whole_marker(disk).identity
+
+
+def write_marker(disk: Disk, shard_id: bytes, version: int = FORMAT, incarnation: str = "") -> None:
+    """Write the marker, or replace it. An incarnation that it has stays, and so does a newer format."""
+    if disk.exists(MARKER):
+        with suppress(Damaged):
+            known = read_whole_marker(disk)
+            incarnation, version = incarnation or known.incarnation, max(version, known.format)
+    if incarnation:
+        version = max(version, FORMAT_RESTORED)
+    marker = Marker(version, shard_id.hex(), incarnation)
+    disk.write_whole(MARKER, msgspec.json.encode(marker) + b"\n")
 
 
 def raise_format(disk: Disk, shard_id: bytes, version: int) -> None:
     """Give the directory at least this format: older code refuses it from now on."""
-    if _read(disk)[0] < version:
+    if read_whole_marker(disk).format < version:
         write_marker(disk, shard_id, version)
 
 
@@ -88,20 +117,20 @@ def _refuse_foreign(disk: Disk) -> None:
         raise NotADataDirectory(f"{disk.root} holds {foreign[0]!r} and no {MARKER} marker")
 
 
-def _read(disk: ReadableDisk) -> tuple[int, bytes]:
-    """Format and shard id."""
+def read_whole_marker(disk: ReadableDisk) -> Marker:
+    """All that the marker says."""
     path = disk.root / MARKER
     try:
-        marker = json.loads(disk.read(MARKER))
-        version, shard_id = marker["format"], bytes.fromhex(marker["shard"])
-    except (ValueError, KeyError, TypeError):
+        marker = msgspec.json.decode(disk.read(MARKER), type=Marker)
+        shard_id, _ = bytes.fromhex(marker.shard), bytes.fromhex(marker.incarnation)
+    except (msgspec.MsgspecError, ValueError):
         raise Damaged(f"{path} cannot be read") from None
-    if not isinstance(version, int) or version < min(FORMATS):
-        raise Damaged(f"{path}: {version!r} is not a format")
-    if version not in FORMATS:
+    if marker.format < min(FORMATS):
+        raise Damaged(f"{path}: {marker.format!r} is not a format")
+    if marker.format not in FORMATS:
         raise StorageError(
-            f"{path}: format {version} is not known to this version", hint="open it with a newer Penstock"
+            f"{path}: format {marker.format} is not known to this version", hint="open it with a newer Penstock"
         )
     if len(shard_id) != SHARD_ID_BYTES:
         raise Damaged(f"{path}: the shard id has {len(shard_id)} bytes instead of {SHARD_ID_BYTES}")
-    return version, shard_id
+    return marker

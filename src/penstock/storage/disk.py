@@ -29,6 +29,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 Bytes = bytes | bytearray | memoryview
 
+# Another file system, one without hard links, or a file of another user.
+_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES})
+
 
 class File(Protocol):
     """An open file, written and read by position."""
@@ -324,6 +327,22 @@ class RealDisk:
                 _sync_data(fd)
             finally:
                 os.close(fd)
+
+    def link(self, source: Path, name: str) -> bool:
+        """Make `name` another name of a file that will not change; False where the file system cannot."""
+        path = self.root / name
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            os.unlink(path)
+            os.link(source, path)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            if error.errno == errno.ENOENT:
+                raise FileNotFoundError(os.fspath(source)) from None
+            raise storage_error(error, path) from error
+        return True
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):

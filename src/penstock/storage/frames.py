@@ -40,6 +40,7 @@ STAMP: Final = struct.Struct("<QQ")  # of a frame: sequence and durable_sequence
 CRC: Final = struct.Struct("<I")
 
 HEADER_BYTES: Final = HEADER.size
+SEQUENCE_MAX: Final = (1 << 64) - 1
 ENTRIES_BYTES_MAX: Final = limits.frame_bytes_max - FRAME.size
 
 assert HEADER.size == 64
@@ -163,10 +164,12 @@ def scan(
     return Scan(view, first_sequence, positions, position, verdict, *resume)
 
 
-def _sound_frames(view: memoryview, seed: int, sequence: int, position: int) -> tuple[list[int], int]:
+def _sound_frames(
+    view: memoryview, seed: int, sequence: int, position: int, last: int = SEQUENCE_MAX
+) -> tuple[list[int], int]:
     positions = []
     unpack, end = FRAME.unpack_from, len(view)
-    while position + FRAME.size <= end:
+    while position + FRAME.size <= end and sequence <= last:
         length, crc, frame_sequence, _ = unpack(view, position)
         if frame_sequence != sequence or length < STAMP.size or length & 7 or position + PREFIX.size + length > end:
             break
@@ -176,6 +179,15 @@ def _sound_frames(view: memoryview, seed: int, sequence: int, position: int) -> 
         position += PREFIX.size + length
         sequence += 1
     return positions, position
+
+
+def position_after(data: memoryview, seed: int, first_sequence: int, sequence: int) -> int:
+    """Where the frame of a sequence ends in a file that may still be written; `Damaged` when it is not in it."""
+    positions, _ = _sound_frames(data, seed, first_sequence, HEADER_BYTES, sequence)
+    if first_sequence + len(positions) <= sequence:
+        raise Damaged(f"the journal file of sequence {first_sequence} has no sound frame {sequence}")
+    position = positions[sequence - first_sequence]
+    return position + int(PREFIX.size) + int(PREFIX.unpack_from(data, position)[0])
 
 
 def _search(view: memoryview, seed: int, sequence: int, position: int) -> tuple[tuple[int, int] | None, bool]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -13,6 +14,7 @@ from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client._sync.access import Access, Audit
+from penstock.client._sync.backups import run_backup
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._sync.delivery import Delivery, Leased
 from penstock.client.member import MemberState
@@ -36,7 +38,7 @@ from penstock.model import (
     queue_options,
 )
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
-from penstock.replies import LeaseView, Member
+from penstock.replies import BackupState, LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
 
@@ -420,6 +422,22 @@ class Queues:
     def seal(self) -> int:
         """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
         return self._session.execute(ops.Seal())
+
+    def backup(
+        self,
+        destination: str | PathLike[str],
+        *,
+        keep: int | None = None,
+        passphrase: str = "",
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> BackupState:
+        """Back everything up while work goes on, and wait until it is done; which moment it is.
+
+        `destination` is a directory of the broker's machine, or a URL such as `s3://bucket/path`. `keep` removes all
+        but the newest moments afterwards. With a passphrase, keys and users are in it, encrypted. `on_progress` is
+        called with bytes done and bytes in all.
+        """
+        return run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
 
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""

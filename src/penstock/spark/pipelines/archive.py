@@ -86,7 +86,7 @@ def run(run: Run) -> Report:
     left = archive.open(clock.now())
     history = open_history(url)
     try:
-        archive.claim(history.shard_id)
+        archive.claim(history.identity)
         moment = history.look()
         queues = names_like(moment.queues, run.queues, run.url)
         done = _Done(new_messages(moment, archive.manifest, queues))

@@ -186,12 +186,12 @@ class Archive:
             self._swap(manifest)
         return left
 
-    def claim(self, shard: bytes) -> None:
-        """Become the archive of this shard; refuse if it is that of another, whose offsets are the same numbers."""
-        if self.manifest.shard not in ("", shard.hex()):
+    def claim(self, identity: str) -> None:
+        """Become the archive of this history; refuse if it is that of another, whose offsets are the same numbers."""
+        if self.manifest.shard not in ("", identity):
             raise InvalidField(f"out: {self.out} is an archive of other data", hint="archive to another directory")
         if not self.manifest.shard:
-            self.manifest = msgspec.structs.replace(self.manifest, shard=shard.hex())
+            self.manifest = msgspec.structs.replace(self.manifest, shard=identity)
             write_state(self.out / HOME / MANIFEST, self.manifest)
 
     def add(self, staged: Iterable[File], covered: Mapping[tuple[str, int, str], Range]) -> list[File]:

@@ -409,7 +409,7 @@ def _shown(time: Column) -> Column:
 def _look(url: str) -> tuple[Moment, str]:
     """The current moment, and the id of the shard."""
     with closing(open_history(url)) as history:
-        return history.look(), history.shard_id.hex()
+        return history.look(), history.identity
 
 
 def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> Places:

@@ -1,0 +1,29 @@
+"""Backups: one is begun, and looked at until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock import operations as ops
+from penstock import validation
+from penstock.client.session import AsyncSession
+from penstock.client.task_runtime import sleep
+from penstock.replies import BackupState
+
+
+async def run_backup(
+    session: AsyncSession,
+    destination: str,
+    keep: int | None,
+    passphrase: str,
+    on_progress: Callable[[int, int], object] | None,
+) -> BackupState:
+    """Take a backup, and wait until it is done; its error is raised."""
+    state = await session.execute(ops.StartBackup(destination, keep, passphrase))
+    pauses = validation.pauses()
+    while not state.is_over:
+        await sleep(next(pauses))
+        state = await session.execute(ops.GetBackup())
+        if on_progress is not None:
+            on_progress(state.bytes_done, state.bytes_total)
+    return validation.backed_up(state)
