@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.embedded import delays, depth, leasing, opening, partitions, pushing
+from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues
 from bench.measure import Row, Scale
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
@@ -15,6 +15,7 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "lease tail": leasing.from_the_tail,
     "lease sealed": leasing.from_segments,
     "lease one": leasing.one_at_a_time,
+    "lease queues": queues.over_many,
     "priorities": leasing.five_priorities,
     "delayed rate": delays.rate,
     "delayed memory": delays.memory_of_a_million,

@@ -213,6 +213,18 @@ def lease_misspelt(setting: Setting, groups: int) -> Work:
     return work
 
 
+@cost("lease over several queues", "queues without work", (1_000, 4_000, 16_000), (200, 1_600), exponent_max=CONSTANT)
+def lease_queues(setting: Setting, queues: int) -> Work:
+    """Ten queues have a message each; all others are empty."""
+    ps = setting.ps
+    for number in range(queues):
+        ps.create_queue(f"shop.{number}")
+    ps.lease("shop.*", 1)
+    for number in range(10):
+        ps.queue(f"shop.{number}").push(b"x")
+    return lambda: ps.lease("shop.*", 100)
+
+
 BATCH = 1_000
 
 

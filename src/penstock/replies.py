@@ -95,6 +95,20 @@ class LeaseReply(msgspec.Struct, frozen=True, gc=False):
     batch_max: int = 0  # how many a consumer should take at a time, by the options of the queue; 0: any number
 
 
+class LeaseReplies(msgspec.Struct, frozen=True, gc=False):
+    """A lease over several queues: one lease for each queue that had something; none when there was nothing."""
+
+    leases: Sequence[LeaseReply]
+    count: int
+
+
+def leases_of(reply: Any) -> Sequence[LeaseReply]:
+    """The leases of a reply, over one queue or over several; none when it is another reply."""
+    if isinstance(reply, LeaseReplies):
+        return reply.leases
+    return (reply,) if isinstance(reply, LeaseReply) else ()
+
+
 class PushReply(msgspec.Struct, frozen=True):
     """Where each row of a pushed batch went. `rows` is the partition number of each row, as the journal has it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence
+QueueOrder = Literal["fair", "listed"]
 
 
 class SinkCommit(msgspec.Struct, frozen=True):
@@ -68,6 +69,17 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     def in_existing_group(self) -> LeaseRequest:
         """This request without `start`: a group that was deleted since is not created again."""
         return self if self.start is None else msgspec.structs.replace(self, start=None)
+
+
+class QueueChoice(msgspec.Struct, frozen=True):
+    """Which queues a lease over several takes from: names, and prefixes that end with `*`.
+
+    `fair` serves all of them in turn; `listed` serves what stands earlier in the list first, and in turn what matches
+    the same prefix.
+    """
+
+    names: tuple[str, ...]
+    order: QueueOrder = "fair"
 
 
 def check_session_seconds(value: Any) -> float:

@@ -38,7 +38,7 @@ from penstock.model_tasks import (
     WorkerInfo,
 )
 from penstock.replies import BackupState
-from penstock.requests import LeaseRequest, LetterFilter, Settling
+from penstock.requests import LeaseRequest, LetterFilter, QueueChoice, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -98,6 +98,41 @@ def lease_request(
         max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
     )
     return request if start is None else msgspec.structs.replace(request, start=position(start, "start"))
+
+
+def queue_choice(queues: Any, order: Any = "fair") -> QueueChoice:
+    """The queues of a lease over several: names, and prefixes such as `shop.*`."""
+    if isinstance(queues, str):
+        queues = (queues,)
+    if not isinstance(queues, Iterable):
+        raise InvalidField(f"queues: {queues!r} is not a list of names")
+    names = tuple(dict.fromkeys(map(_queue_or_prefix, queues)))
+    if not 1 <= len(names) <= limits.lease_names_max:
+        raise InvalidField(f"queues: {len(names)} names are outside 1 to {limits.lease_names_max}")
+    if order not in ("fair", "listed"):
+        raise InvalidField(f"order: {order!r} is neither 'fair' nor 'listed'")
+    return QueueChoice(names, order)
+
+
+def stream_queues(
+    queue: str | None, queues: Sequence[str] | None, order: str, partitions: Any
+) -> tuple[str, QueueChoice | None]:
+    """What a stream delivers from: one queue, or several."""
+    if bool(queue) == bool(queues):
+        raise InvalidField("queue: give either queue or queues")
+    if not queues:
+        return str(queue), None
+    if partitions is not None:
+        raise InvalidField("partitions: they are those of one queue", hint="give queue instead of queues")
+    return "", queue_choice(queues, order)
+
+
+def _queue_or_prefix(name: Any) -> str:
+    if isinstance(name, str) and name.endswith("*"):
+        if name != "*":
+            check_name(name[:-1], "queues")
+        return name
+    return check_name(name, "queue")
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

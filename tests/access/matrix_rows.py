@@ -99,6 +99,7 @@ def lease_rows(world: World) -> list[Row]:
     hold_receipt = {"receipts": [receipt], "lease_ms": 600_000}
     rows = [
         Row("lease", (CONSUME,), (Type.LEASE, requests.encode(requests.Lease(Q))), ("POST", f"/queues/{Q}/lease", {}), websocket={"type": "subscribe", "subscription": "s", "queue": Q, "credit": 1}, grpc=("Queues.Lease", {"queue": Q, "max": 1})),
+        Row("lease_queues", (CONSUME,), (Type.LEASE_QUEUES, requests.encode(requests.LeaseQueues([Q]))), ("POST", "/lease", {"queues": [Q]}), websocket={"type": "subscribe", "subscription": "s", "queues": [Q], "credit": 1}, grpc=("Queues.LeaseQueues", {"queues": [Q], "max": 1})),
         Row("settle", (CONSUME,), (Type.SETTLE, requests.encode(settled)), ("POST", "/release", {"receipts": [receipt]}), websocket={"type": "release", "receipts": [receipt]}, grpc=("Queues.Settle", {"settlements": [{"receipts": [receipt], "release": {}}]})),
         Row("settle_lease", (CONSUME,), (Type.SETTLE, requests.encode(settled_lease)), ("POST", "/release", {"lease_id": lease}), websocket={"type": "release", "lease_id": lease}, grpc=("Queues.Settle", {"settlements": [{"lease_id": lease, "release": {}}]})),
         Row("extend", (CONSUME,), (Type.EXTEND, requests.encode(requests.Extend(world.lease, 600.0))), ("POST", "/extend", hold), websocket={"type": "extend", **hold}, grpc=("Queues.Extend", {"lease_ids": [lease], "lease_ms": 600_000})),

@@ -21,7 +21,9 @@ from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.model import Outcome
-from penstock.requests import LeaseRequest, Settling
+from penstock.requests import LeaseRequest, QueueChoice, Settling
+from penstock.shard.queue_leases import lease_queues
+from penstock.shard.queue_sets import SetKey, set_key
 from tests.support.dose import dose
 
 GROUPS = ("default", "second")
@@ -57,12 +59,33 @@ class Sleeper:
 
     def _sit_down(self) -> None:
         self.awake = False
-        self._watch = self._session.watch("mail", self._wake, self._group)
+        self._watch = self._watched()
         if self.look():
             self._session.unwatch(self._watch, served=True)
 
+    def _watched(self) -> Any:
+        return self._session.watch("mail", self._wake, self._group)
+
     def _wake(self) -> None:
         self.awake = True
+
+
+class SetSleeper(Sleeper):
+    """The same for a call over several queues."""
+
+    def look(self) -> bool:
+        reply = lease_queues(self._session.shard, self._key, self._request)
+        assert reply is not None
+        self.looks += 1
+        self.nonce = reply[0].leases[0].nonce if reply[0].count else 0
+        return self.done
+
+    @property
+    def _key(self) -> SetKey:
+        return set_key(QueueChoice(("mail", "other*")), self._group, self._request)
+
+    def _watched(self) -> Any:
+        return self._session.watch_queues(self._key, self._wake)
 
 
 class Passing(ManualClock):
@@ -87,14 +110,15 @@ def settle_down(sleepers: list[Sleeper]) -> int:
     return turns
 
 
-def wait_in(session: Session, count: int, group: str = "default") -> list[Sleeper]:
-    sleepers = [Sleeper(session, group, f"c{number}") for number in range(count)]
+def wait_in(session: Session, count: int, group: str = "default", kind: type[Sleeper] = Sleeper) -> list[Sleeper]:
+    sleepers = [kind(session, group, f"c{number}") for number in range(count)]
     assert not any(each.done for each in sleepers)
     return sleepers
 
 
+@pytest.mark.parametrize("kind", [Sleeper, SetSleeper])
 @pytest.mark.parametrize("how", ["delay", "retry", "release", "nack", "push", "time-out", "redrive"])
-def test_one_message_that_comes_ready_wakes_one(how):
+def test_one_message_that_comes_ready_wakes_one(how, kind):
     session, clock = opened()
     queue = Penstock(BlockingSession(session)).create_queue("mail", lease_seconds=1.0, backoff_base_seconds=0)
     queue.create_group("second")
@@ -113,7 +137,7 @@ def test_one_message_that_comes_ready_wakes_one(how):
         held.nack(delay=1)
     if how == "redrive":
         held.reject()
-    sleepers = wait_in(session, 20)
+    sleepers = wait_in(session, 20, kind=kind)
 
     (held.release if how == "release" else made_ready[how])()
     session.shard.look(lambda now: None)
@@ -121,6 +145,19 @@ def test_one_message_that_comes_ready_wakes_one(how):
     assert sum(each.awake for each in sleepers) == 1
     assert settle_down(sleepers) == 1
     assert sum(each.done for each in sleepers) == 1
+
+
+@pytest.mark.parametrize("kind", [Sleeper, SetSleeper])
+def test_a_wake_up_that_is_not_used_goes_to_the_next(kind):
+    session, _ = opened()
+    queue = Penstock(BlockingSession(session)).create_queue("mail")
+    first, second, third = wait_in(session, 3, kind=kind)
+    queue.push(b"x")
+    assert (first.awake, second.awake) == (True, False)
+
+    session.unwatch(first._watch, served=False)  # its client has gone
+
+    assert (second.awake, third.awake) == (True, False)
 
 
 def test_a_message_that_is_not_due_wakes_nobody():
@@ -168,14 +205,18 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @settings(max_examples=dose(200, 5_000), deadline=None)
-@given(STEPS, st.sampled_from(OPTIONS))
-def test_nobody_sleeps_while_there_is_a_message_to_be_had(steps, options):
+@given(STEPS, st.sampled_from(OPTIONS), st.sampled_from([(Sleeper,), (SetSleeper,), (Sleeper, SetSleeper)]))
+def test_nobody_sleeps_while_there_is_a_message_to_be_had(steps, options, kinds):
     session, clock = opened()
     queue = Penstock(BlockingSession(session)).create_queue("mail", lease_seconds=5.0, backoff_jitter=0.0, **options)
     queue.create_group("second")
     sleepers: list[Sleeper] = []
     for what, number in steps:
-        do(what, number, session, queue, clock, sleepers)
+        if what == "wait":
+            kind = kinds[len(sleepers) % len(kinds)]
+            sleepers.append(kind(session, GROUPS[number % 2], f"c{number % 3}"))
+        else:
+            do(what, number, session, queue, clock, sleepers)
         session.shard.look(lambda now: None)
         settle_down(sleepers)
         for each in [each for each in sleepers if not each.done]:
@@ -189,8 +230,6 @@ def do(what: str, number: int, session: Session, queue: Queue, clock: ManualCloc
         queue.push(b"x", key=key, delay=later)
     elif what == "many":
         queue.push_many([Message(payload=b"x", key=f"k{row % 3}", delay=later * (row % 2)) for row in range(number)])
-    elif what == "wait":
-        sleepers.append(Sleeper(session, GROUPS[number % 2], f"c{number % 3}"))
     elif what == "time":
         clock.advance(number)
     elif what == "pause":

@@ -174,3 +174,13 @@ def test_json_stays_on_one_line(ps, run):
     (line,) = run("lease", "mail", "--json", "--ack").out.splitlines()
     assert '"payload":{"a":1.50}' in line
     assert json.loads(line)["content_type"] == "application/json"
+
+
+def test_messages_of_several_queues_are_leased_together(ps, run):
+    for queue in ("shop.a", "shop.b", "mail"):
+        ps.queue(queue).push(queue)
+
+    leased = run("lease", "shop.*", "mail", "-n", "10", "--ack", "--payload-only")
+
+    assert sorted(leased.out.split()) == ["mail", "shop.a", "shop.b"]
+    assert run("lease", "shop.*", "--ack").code == 4

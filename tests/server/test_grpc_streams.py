@@ -219,3 +219,24 @@ async def test_live_events_tell_of_changes_and_counters():
         assert (counters[0].queue, counters[0].groups[0].ready) == ("q", 1)
         call.cancel()
         await until(lambda: not stub.broker.events._listeners)
+
+
+@on_uvloop
+async def test_several_queues_are_leased_and_streamed_from():
+    async with serving() as stub:
+        for queue in ("shop.a", "shop.b"):
+            await stub.Push(pb.PushRequest(queue=queue, payloads=[b"1", b"2"]))
+        leased = await stub.LeaseQueues(pb.LeaseQueuesRequest(queues=["shop.b", "shop.*"], order=1, max=3))
+        call = stub.Consume(pb.StreamOpen(queues=["shop.*"], credit=1))
+        delivered = await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.LeaseQueues(pb.LeaseQueuesRequest(queues=["shop.*"], order=7))
+        both = stub.Consume(pb.StreamOpen(queue="shop.a", queues=["shop.*"]))
+        with pytest.raises(grpc.aio.AioRpcError) as unclear:
+            await both.read()
+
+        ids = [delivery.id for lease in leased.leases for delivery in lease.deliveries]
+        assert ids == ["shop.b/0/0", "shop.b/0/1", "shop.a/0/0"]
+        assert [delivery.id for delivery in delivered.deliveries] == ["shop.a/0/1"]
+        assert "order" in refused.value.details()
+        assert "queue" in unclear.value.details()

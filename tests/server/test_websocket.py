@@ -334,3 +334,17 @@ async def test_no_event_arrives_before_its_subscription_is_confirmed(monkeypatch
         first, second = [json.loads(await client.link.recv()) for _ in range(2)]
         assert (first["type"], first["id"]) == ("subscribed", 1)
         assert second["subscription"] == "e"
+
+
+@on_uvloop
+async def test_a_subscription_to_several_queues_delivers_from_each():
+    async with serving() as (broker, _, talk), talk() as client:
+        await push(broker, "shop.a", b"1")
+        await client.ask("subscribe", "subscribed", subscription="s", queues=["shop.*"], credit=10)
+        first = await client.hear("delivery")
+        await push(broker, "shop.new", b"2")
+        second = await client.hear("delivery")
+        refused = await client.ask("subscribe", "error", subscription="t", queue="a", queues=["b"])
+
+        assert [first["messages"][0]["id"], second["messages"][0]["id"]] == ["shop.a/0/0", "shop.new/0/0"]
+        assert "queue" in refused["error"]["message"]

@@ -89,7 +89,7 @@ async def test_a_lease_whose_answer_was_long_on_its_way_is_confirmed_before_anyt
 
         job = await work.aenqueue()
         session = await app.open_async_session()
-        lease = session.lease
+        lease = session.lease_queues
         extended = []
 
         async def slow(*arguments, **options):
@@ -102,7 +102,7 @@ async def test_a_lease_whose_answer_was_long_on_its_way_is_confirmed_before_anyt
             extended.append(list(attempts))
             await type(session).extend(session, *arguments, **options)
 
-        session.lease, session.extend = slow, extend  # type: ignore[method-assign]
+        session.lease_queues, session.extend = slow, extend  # type: ignore[method-assign]
         async with working(app, clock=clock):
             view = await in_time(app, clock, job)
 

@@ -27,7 +27,7 @@ from penstock.broker.audit import Audit
 from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
-from penstock.broker.leases import Pending, Stream, StreamRequest
+from penstock.broker.leases import Pending, PendingQueues, Stream, StreamRequest
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
 from penstock.broker.reply_size import fitting
@@ -41,8 +41,8 @@ from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt, owned
 from penstock.operations import Action, Me, Operation
 from penstock.operations.base import SOME_QUEUE
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import RELEASE, LeaseRequest, PartitionChoice, PushOperation, Settling
+from penstock.replies import LeaseReplies, LeaseReply, PushReply, leases_of
+from penstock.requests import RELEASE, LeaseRequest, PartitionChoice, PushOperation, QueueChoice, Settling
 from penstock.requests import Operation as Step
 from penstock.telemetry.meter import Meter
 
@@ -182,6 +182,28 @@ class Broker:
         pending.start()
         return pending
 
+    def lease_queues(
+        self,
+        client: Client,
+        choice: QueueChoice,
+        group: str,
+        request: LeaseRequest,
+        wait_seconds: float,
+        on_reply: OnReply,
+    ) -> Pending:
+        """`lease` over several queues; `on_reply(LeaseReplies)`. Access is checked for each queue."""
+        self.flush()
+        named = msgspec.structs.replace(request, client=client.identity, owner=client.owner)
+        wait = 0.0 if self.is_draining else wait_seconds
+        pending = PendingQueues(self, client, choice, group, named, wait, on_reply)
+        refused = self.draining()
+        if refused is not None:
+            pending.cancel()
+            on_reply(self.count("", refused))
+            return pending
+        pending.start()
+        return pending
+
     def stream(
         self,
         client: Client,
@@ -190,7 +212,14 @@ class Broker:
         ended: Callable[[PenstockError | None], None],
     ) -> Stream:
         """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
-        raised(self.refused(client, Action.CONSUME, request.queue))
+        if request.queues is None:
+            refused = self.refused(client, Action.CONSUME, request.queue)
+        else:
+            named = [name for name in request.queues.names if not name.endswith("*")]
+            refusals = (self.refused(client, Action.CONSUME, name) for name in named or (SOME_QUEUE,))
+            refused = next((refusal for refusal in refusals if refusal is not None), None)
+        if refused is not None:
+            raise refused
         stream = Stream(self, client, request, deliver, ended)
         self.streams.add(stream)
         return stream
@@ -227,6 +256,21 @@ class Broker:
     def settle_lease(self, client: Client, nonce: int, how: Settling, on_reply: OnReply) -> None:
         """End all deliveries that a lease still holds; `on_reply(None)`."""
         self._settle(client, self._queues_of(nonce), how, on_reply, self.session.settle_lease, nonce)
+
+    def settle_leases(self, client: Client, nonces: Sequence[int], how: Settling, on_reply: OnReply) -> None:
+        """End all deliveries that some leases still hold; `on_reply(None)`, or the first error when all are done."""
+        queues = set().union(*map(self._queues_of, nonces))
+        failures: list[PenstockError] = []
+
+        def settle(nonces: Sequence[int], how: Settling) -> int:
+            failure, ticket = self.session.settle_leases(nonces, how)
+            failures.extend([failure] if failure is not None else [])
+            return ticket
+
+        def done(answer: Any) -> None:
+            on_reply(self.count("", failures[0]) if answer is None and failures else answer)
+
+        self._settle(client, queues, how, done, settle, nonces)
 
     def _settle(
         self, client: Client, queues: set[str], how: Settling, on_reply: OnReply, settle: Callable[..., int], what: Any
@@ -327,6 +371,21 @@ class Broker:
         self, client: Client, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0
     ) -> LeaseReply:
         """`lease`, awaited; cancelling it gives back what was leased meanwhile."""
+        reply: LeaseReply = await self._awaited_lease(
+            client, partial(self.lease, client, queue, group, request, wait_seconds)
+        )
+        return reply
+
+    async def leased_queues(
+        self, client: Client, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float = 0.0
+    ) -> LeaseReplies:
+        """`lease_queues`, awaited; cancelling it gives back what was leased meanwhile."""
+        reply: LeaseReplies = await self._awaited_lease(
+            client, partial(self.lease_queues, client, choice, group, request, wait_seconds)
+        )
+        return reply
+
+    async def _awaited_lease(self, client: Client, lease: Callable[[OnReply], Pending]) -> Any:
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def on_reply(answer: Any) -> None:
@@ -335,19 +394,19 @@ class Broker:
             else:
                 resolve(future, answer)
 
-        pending = self.lease(client, queue, group, request, wait_seconds, on_reply)
+        pending = lease(on_reply)
         try:
-            reply: LeaseReply = raised(await future)
+            return raised(await future)
         except asyncio.CancelledError:
             pending.cancel()
             if future.done() and not future.cancelled():  # it came in the same moment
                 self._give_back(client, future.result())
             raise
-        return reply
 
     def _give_back(self, client: Client, answer: Any) -> None:
-        if isinstance(answer, LeaseReply) and answer.count:
-            self.settle_lease(client, answer.nonce, RELEASE, lambda on_reply: None)
+        for lease in leases_of(answer):
+            if lease.count:
+                self.settle_lease(client, lease.nonce, RELEASE, lambda on_reply: None)
 
     async def settled(self, client: Client, receipts: Sequence[Receipt], how: Settling) -> None:
         """`settle`, awaited."""

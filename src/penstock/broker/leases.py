@@ -28,13 +28,15 @@ import msgspec
 from penstock import limits, validation
 from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of
-from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit
-from penstock.errors import InvalidField, PenstockError
+from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit, fit_leases
+from penstock.embedded.session import loaded
+from penstock.errors import InvalidField, NotAuthorised, PenstockError
 from penstock.model import DEFAULT_GROUP, Position
 from penstock.operations import Action
-from penstock.replies import LeaseReply
-from penstock.requests import ACK, RELEASE, LeaseRequest
+from penstock.replies import LeaseReplies, LeaseReply, leases_of
+from penstock.requests import ACK, RELEASE, LeaseRequest, QueueChoice
 from penstock.shard.payload_rows import sealed_extents
+from penstock.shard.queue_sets import SetKey, set_key
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -105,7 +107,10 @@ class Pending:
         """The wait is over: reply with an empty lease."""
         if not self._is_answered:
             self._started = self._broker.clock.monotonic()
-            self._over(LeaseReply(self._queue, self._group, 0, 0, (), 0), 0)
+            self._over(self._nothing(), 0)
+
+    def _nothing(self) -> Any:
+        return LeaseReply(self._queue, self._group, 0, 0, (), 0)
 
     def _ask(self) -> None:
         session = self._broker.session
@@ -138,7 +143,7 @@ class Pending:
         elif self._waiter is None or self._waiter[0].woken:
             self._watch()
 
-    def _fitted(self, reply: LeaseReply, ticket: int) -> tuple[LeaseReply, int]:
+    def _fitted(self, reply: Any, ticket: int) -> tuple[Any, int]:
         """What fits into an answer; the rest is given back, and what is left acknowledged if that was asked for."""
         session = self._broker.session
         reply, excess = fit(reply)
@@ -151,16 +156,19 @@ class Pending:
     def _watch(self) -> None:
         """Get in line, and ask once more: something may have come since the last time."""
         self._leave(served=False)
-        self._request = self._request.in_existing_group()
         if self._timer is None:
             self._broker.waiting.add(self)
             self._timer = self._broker.loop.call_later(self._wait, self.finish)
         try:
-            self._waiter = self._broker.session.watch(self._queue, self._wake, self._group)
+            self._waiter = self._watched()
         except PenstockError as error:
             self._over(error, 0)
             return
         self._ask()
+
+    def _watched(self) -> Watch:
+        self._request = self._request.in_existing_group()
+        return self._broker.session.watch(self._queue, self._wake, self._group)
 
     def _wake(self) -> None:
         """Called from any thread, with the shard's lock held."""
@@ -171,20 +179,23 @@ class Pending:
         if self.is_over or self._is_answered:
             return
         self._started = self._broker.clock.monotonic()  # waiting for messages is not what a lease takes
-        refused = self._broker.refused(self._client, Action.CONSUME, self._queue, even_draining=True)
+        refused = self._refused()
         if refused is None:
             self._ask()
         else:  # its grants have changed while it waited
             self._over(refused, 0)
+
+    def _refused(self) -> PenstockError | None:
+        return self._broker.refused(self._client, Action.CONSUME, self._queue, even_draining=True)
 
     def _leave(self, *, served: bool) -> None:
         if self._waiter is not None:
             self._broker.session.unwatch(self._waiter, served=served)
             self._waiter = None
 
-    def _over(self, answer: LeaseReply | PenstockError, ticket: int) -> None:
+    def _over(self, answer: Any, ticket: int) -> None:
         self._is_answered = True
-        self._leave(served=isinstance(answer, LeaseReply) and answer.count > 0)
+        self._leave(served=not isinstance(answer, PenstockError) and answer.count > 0)
         self._broker.waiting.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -195,21 +206,97 @@ class Pending:
         else:
             self._broker.confirmer.after(ticket, self._confirmed(answer), answer)
 
-    def _confirmed(self, reply: LeaseReply) -> Callable[[Any], None]:
+    def _confirmed(self, reply: Any) -> Callable[[Any], None]:
         def tell(answer: Any) -> None:
             if self.is_over:
                 self._give_back(reply)
                 return
             self.is_over = True
-            self._broker.measure_lease(reply, self._started)
+            for lease in leases_of(reply):
+                self._broker.measure_lease(lease, self._started)
             self._on_reply(answer)
 
         return tell
 
-    def _give_back(self, reply: LeaseReply) -> None:
-        if reply.nonce:
-            with suppress(PenstockError):
-                self._broker.session.settle_lease(reply.nonce, RELEASE)
+    def _give_back(self, reply: Any) -> None:
+        for lease in leases_of(reply):
+            if lease.nonce:
+                with suppress(PenstockError):
+                    self._broker.session.settle_lease(lease.nonce, RELEASE)
+
+
+class PendingQueues(Pending):
+    """One lease request over several queues until its reply leaves."""
+
+    __slots__ = ("_choice", "_watched_key")
+
+    def __init__(
+        self,
+        broker: Broker,
+        client: Client,
+        choice: QueueChoice,
+        group: str,
+        request: LeaseRequest,
+        wait: float,
+        on_reply: OnReply,
+    ) -> None:
+        super().__init__(broker, client, choice.names[0], group, request, wait, on_reply)
+        self._choice = choice
+        self._watched_key: SetKey | None = None
+
+    def _key(self) -> SetKey:
+        """Whoever may consume other queues has a set of its own. Grants may change while a request waits."""
+        who = (self._client.owner, self._client.principal.grants)
+        return set_key(self._choice, self._group, self._request, who)
+
+    def _nothing(self) -> LeaseReplies:
+        return LeaseReplies((), 0)
+
+    def _ask(self) -> None:
+        key = self._key()
+        if self._waiter is not None and key != self._watched_key:
+            self._watch()  # which asks again
+            return
+        answer = answer_of(lambda: self._leased(key, may_read=False))
+        if answer is None:
+            self._broker.in_thread(self._lease_and_load, self._answered)
+        elif not isinstance(answer, PenstockError) and any(sealed_extents(lease.pieces) for lease in answer[0].leases):
+            reply, ticket = answer
+            self._broker.in_thread(lambda: (loaded(self._broker.session, reply), ticket), self._answered)
+        else:
+            self._answered(answer)
+
+    def _leased(self, key: SetKey, *, may_read: bool) -> tuple[LeaseReplies, int] | None:
+        broker = self._broker
+        require = partial(broker.authorise, self._client.principal, Action.CONSUME)
+        return broker.session.lease_set(key, self._request, require, may_read=may_read)
+
+    def _lease_and_load(self) -> Any:
+        answer = self._leased(self._key(), may_read=True)
+        assert answer is not None
+        return loaded(self._broker.session, answer[0]), answer[1]
+
+    def _answered(self, answer: Any) -> None:
+        if isinstance(answer, NotAuthorised):
+            self._broker.audit.denied(self._client, Action.CONSUME, self._queue, answer)
+        super()._answered(answer)
+
+    def _fitted(self, reply: LeaseReplies, ticket: int) -> tuple[LeaseReplies, int]:
+        session = self._broker.session
+        fitting, excess = fit_leases(reply.leases)
+        if excess:
+            session.settle(excess, RELEASE)
+        if self._acks:
+            for lease in fitting:
+                ticket = max(ticket, session.settle_lease(lease.nonce, ACK))
+        return LeaseReplies(fitting, sum(lease.count for lease in fitting)), ticket
+
+    def _watched(self) -> Watch:
+        self._watched_key = self._key()
+        return self._broker.session.watch_queues(self._watched_key, self._wake)
+
+    def _refused(self) -> PenstockError | None:
+        return None  # each queue is checked when it is leased from
 
 
 CREDIT_MAX = 1 << 31
@@ -219,7 +306,7 @@ HELD_SWEEP = 1024  # leases kept in mind before those that are settled are forgo
 class StreamRequest(msgspec.Struct, frozen=True):
     """What a stream is to deliver."""
 
-    queue: str
+    queue: str  # "" when there are several
     group: str = DEFAULT_GROUP
     batch: int = 100  # messages per delivery, at most
     lease_seconds: float | None = None
@@ -227,6 +314,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
     partitions: tuple[int | str, ...] | None = None
     auto_ack: bool = False
     start: Position | None = None  # where the group begins if it is not there
+    queues: QueueChoice | None = None
 
 
 class Stream:
@@ -302,10 +390,14 @@ class Stream:
             options.auto_ack,
             start=self._start,
         )
-        self._start = None  # a group that is deleted later is not made again
-        pending = self._broker.lease(
-            self._client, options.queue, options.group, request, limits.wait_seconds_max, self._leased
-        )
+        wait = limits.wait_seconds_max
+        if options.queues is not None:
+            pending = self._broker.lease_queues(
+                self._client, options.queues, options.group, request, wait, self._leased
+            )
+        else:
+            self._start = None  # a group that is deleted later is not made again
+            pending = self._broker.lease(self._client, options.queue, options.group, request, wait, self._leased)
         # The answer may have come during the call, and with it the next request.
         if self._pending is None and not pending.is_over:
             self._pending = pending
@@ -317,10 +409,11 @@ class Stream:
         if isinstance(answer, PenstockError):
             self._finish(answer)
             return
-        if answer.count:
-            self._credit -= answer.count
-            self._keep(answer.nonce)
-            self._deliver(answer)
+        for lease in leases_of(answer):
+            if lease.count:
+                self._credit -= lease.count
+                self._keep(lease.nonce)
+                self._deliver(lease)
         # Not from within: a queue that always has something must not grow the stack, nor keep the loop to itself.
         self._broker.loop.call_soon(self._pump)
 

@@ -30,6 +30,27 @@ def fit(reply: LeaseReply) -> tuple[LeaseReply, list[Receipt]]:
     return next(parts), [receipt for part in parts for receipt in receipts_in(part)]
 
 
+def fit_leases(
+    leases: Sequence[LeaseReply], bytes_max: int = ANSWER_BYTES_MAX
+) -> tuple[list[LeaseReply], list[Receipt]]:
+    """The leases, or the parts of them, that fit into one answer, and receipts for what does not."""
+    fitting: list[LeaseReply] = []
+    excess: list[Receipt] = []
+    room = bytes_max
+    for lease in leases:
+        size = size_max(lease)
+        if room <= 0:
+            excess += receipts_in(lease)
+        elif size <= room:
+            fitting.append(lease)
+        else:
+            parts = split(lease, room)
+            fitting.append(next(parts))
+            excess += [receipt for part in parts for receipt in receipts_in(part)]
+        room -= size
+    return fitting, excess
+
+
 def fitting(messages: Sequence[Message]) -> Sequence[Message]:
     """As many messages of a listing as fit, at least one."""
     left = ANSWER_BYTES_MAX

@@ -15,12 +15,13 @@ from rich.markup import escape
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.groups import POSITION_HELP
-from penstock.cli.options import AsJson, Group, PayloadOnly, QueueName, seconds_option
+from penstock.cli.options import AsJson, Group, PayloadOnly, QueueNames, seconds_option
 from penstock.cli.target import Broker
 from penstock.model import DEFAULT_GROUP, Outcome, Receipt, to_datetime
 
 if TYPE_CHECKING:
-    from penstock import Delivery, Leased
+    from penstock import Delivery, Leased, Penstock
+    from penstock.client._sync.delivery import LeasedQueues
     from penstock.client.session import Session
 
 
@@ -29,7 +30,7 @@ AFTER = "Then"
 
 def lease(
     broker: Broker,
-    queue: QueueName,
+    queues: QueueNames,
     max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
     wait: Annotated[
         float, seconds_option("--wait", "-w", about="Wait this long for the first one, 60s at most.")
@@ -46,6 +47,9 @@ def lease(
         seconds_option("--lease-seconds", about="How long the lease lasts; as the queue says if not given."),
     ] = None,
     consumer: Annotated[str | None, typer.Option(help="A name for who leases.")] = None,
+    order: Annotated[
+        str, typer.Option(help="Of several queues: 'fair' in turn, 'listed' the first of the list first.")
+    ] = "fair",
     partition: Annotated[
         list[str] | None, typer.Option("--partition", "-p", help="Only from this partition; may repeat.")
     ] = None,
@@ -78,21 +82,36 @@ def lease(
         hint = "a lease in a directory ends with this command: say --ack, --nack, --reject or --release"
         raise CommandError("nothing can be held without a broker", hint=hint)
     with broker.opened() as ps:
-        leased = ps.queue(queue).lease(max, wait, lease_seconds, group, consumer, partition or None, start=start)
-        if not leased:
-            raise nothing_there(
-                f"nothing is ready in {queue!r} for group {group!r}", f"'penstock stats {queue}' shows why"
-            )
+        how = {"max": max, "wait": wait, "lease_seconds": lease_seconds, "consumer": consumer, "start": start}
+        leased = _leased(ps, queues, group, partition, order, how)
         paper = output.console()
         for delivery in leased:
             write_delivery(delivery, group, paper, is_held=end == "hold", payload_only=payload_only, as_json=as_json)
         finish(leased, end, delay, error)
 
 
+def _leased(
+    ps: Penstock, queues: list[str], group: str, partitions: list[str] | None, order: Any, how: dict[str, Any]
+) -> Leased | LeasedQueues:
+    leased: Leased | LeasedQueues
+    if len(queues) == 1 and not queues[0].endswith("*"):
+        leased = ps.queue(queues[0]).lease(group=group, partitions=partitions or None, **how)
+    elif partitions:
+        raise CommandError("--partition is for one queue", hint="name one queue")
+    else:
+        leased = ps.lease(queues, group=group, order=order, **how)
+    if not leased:
+        names = ", ".join(map(repr, queues))
+        raise nothing_there(
+            f"nothing is ready in {names} for group {group!r}", f"'penstock stats {queues[0]}' shows why"
+        )
+    return leased
+
+
 ENDS = ("ack", "nack", "reject", "release", "hold")
 
 
-def finish(leased: Leased, end: str, delay: float | None, error: str) -> None:
+def finish(leased: Leased | LeasedQueues, end: str, delay: float | None, error: str) -> None:
     """Settle a lease as `end` says."""
     if end == "ack":
         leased.ack()

@@ -178,6 +178,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The name of the queue.", autocompletion=complete_queue)
 ]
+QueueNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="QUEUE…", help="Names of queues, and prefixes such as 'shop.*'.", autocompletion=complete_queue
+    ),
+]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="The name of the group.", autocompletion=complete_group)
 ]

@@ -150,6 +150,55 @@ class BaseDelivery:
         return f"<Delivery {self.id} attempt {self.attempt}, {len(self.payload)} bytes>"
 
 
+L = TypeVar("L", bound="BaseLeased[Any]")
+
+
+class BaseLeasedQueues(Sequence[D], Generic[D, L]):
+    """The deliveries of a lease over several queues: `leases` has a lease for each queue that had something."""
+
+    __slots__ = ("leases", "session")
+
+    def __init__(self, session: Any, leases: Sequence[L]) -> None:
+        self.session = session
+        self.leases = leases
+
+    def __len__(self) -> int:
+        return sum(map(len, self.leases))
+
+    def __iter__(self) -> Iterator[D]:
+        for lease in self.leases:
+            yield from lease
+
+    @overload
+    def __getitem__(self, index: int) -> D: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[D]: ...
+
+    def __getitem__(self, index: int | slice) -> D | list[D]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        for lease in self.leases:
+            if 0 <= place < len(lease):
+                delivery: D = lease[place]
+                return delivery
+            place -= len(lease)
+        raise IndexError(f"delivery {index} of {len(self)}")
+
+    def payloads(self) -> list[bytes]:
+        """All payloads, in order."""
+        return [payload for lease in self.leases for payload in lease.payloads()]
+
+    @property
+    def batch_max(self) -> int:
+        """How many messages to take at a time, by the options of the queues; 0: any number."""
+        return min((lease.batch_max for lease in self.leases if lease.batch_max), default=0)
+
+    def __repr__(self) -> str:
+        return f"<LeasedQueues {len(self)} of {len(self.leases)} queues>"
+
+
 class BaseLeased(Sequence[D], Generic[D]):
     """The deliveries of one lease; payloads are cut out of their batches on the way through."""
 
@@ -244,7 +293,7 @@ class BatchSize:
         if self._adapts:
             self._since = self._clock.monotonic()
 
-    def end(self, leased: BaseLeased) -> None:  # type: ignore[type-arg]
+    def end(self, leased: BaseLeased[Any] | BaseLeasedQueues[Any, Any]) -> None:
         """It is."""
         if self._adapts:
             is_quick = self._clock.monotonic() - self._since <= WORKED_OFF_US

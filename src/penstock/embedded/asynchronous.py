@@ -10,19 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.embedded.blocking import Pipeline
-from penstock.embedded.session import Session
+from penstock.embedded.session import Reply, Session, Watch, loaded
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
 from penstock.journal.commit import Confirmer
 from penstock.model import Durability, MessageId, Receipt
 from penstock.model_tasks import Submitted, TaskView, WorkerNews
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import RELEASE, LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.replies import LeaseReplies, LeaseReply, PushReply, leases_of
+from penstock.requests import RELEASE, LeaseRequest, Operation, PartitionChoice, QueueChoice, Settling
+from penstock.shard.queue_sets import set_key
 
 R = TypeVar("R")
 
@@ -38,41 +39,58 @@ class AsyncPipeline(Pipeline):
         await self._confirmed(self._ticket)
 
 
-class Taking:
-    """One lease until its caller has it. Once abandoned, whatever it takes is released, by whoever notices last."""
+class Taking(Generic[Reply]):
+    """One lease until its caller has it. Once abandoned, whatever it takes is released, by whoever notices last.
 
-    def __init__(self, session: Session, queue: str, group: str, request: LeaseRequest) -> None:
-        self._session = session
-        self._where = (queue, group)
+    `ask` leases; whether it may read files is its argument, and None says that it must.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        request: LeaseRequest,
+        ask: Callable[[LeaseRequest, bool], tuple[Reply, int] | None],
+        watch: Callable[[Callable[[], object]], Watch],
+    ) -> None:
+        self.session = session
         self._request = request
-        self._nonce = 0
+        self._ask: Callable[[LeaseRequest, bool], tuple[Reply, int] | None] = ask
+        self.watch = watch
+        self._nonces: list[int] = []
         self._is_abandoned = False
 
-    async def run(self) -> tuple[LeaseReply, int]:
+    async def run(self) -> tuple[Reply, int]:
         """Ask the shard, in a thread if that may read a file."""
-        return await asyncio.to_thread(self._take_loaded) if self._session.needs_files(*self._where) else self._take()
+        taken = self._take(may_read=False)
+        return await asyncio.to_thread(self._take_loaded) if taken is None else taken
 
     def abandon(self) -> None:
         """The caller was cancelled. A thread that is still at work finds out by itself."""
         self._is_abandoned = True
         self._release()
 
-    def _take_loaded(self) -> tuple[LeaseReply, int]:
-        reply, ticket = self._take()
-        return self._session.load_lease(reply), ticket
+    def _take_loaded(self) -> tuple[Reply, int]:
+        taken = self._take(may_read=True)
+        assert taken is not None
+        reply, ticket = taken
+        return loaded(self.session, reply), ticket
 
-    def _take(self) -> tuple[LeaseReply, int]:
-        reply, ticket = self._session.lease(*self._where, self._request)
-        self._nonce = reply.nonce
-        self._request = self._request.in_existing_group()
+    def _take(self, *, may_read: bool) -> tuple[Reply, int] | None:
+        taken = self._ask(self._request, may_read)
+        if taken is None:
+            return None
+        reply, _ = taken
+        self._nonces = [lease.nonce for lease in leases_of(reply)]
+        if isinstance(reply, LeaseReply):  # of several queues the set knows in which the group was
+            self._request = self._request.in_existing_group()
         if self._is_abandoned:
             self._release()
-        return reply, ticket
+        return taken
 
     def _release(self) -> None:
-        if self._nonce:
+        for nonce in self._nonces:
             with suppress(PenstockError):  # released by the other thread, acknowledged on delivery, or closed
-                self._session.settle_lease(self._nonce, RELEASE)
+                self.session.settle_lease(nonce, RELEASE)
 
 
 class AsyncSession:
@@ -132,25 +150,46 @@ class AsyncSession:
             await asyncio.to_thread(throttle.wait)
 
     async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
-        taking = Taking(self.session, queue, group, request)
+        session = self.session
+
+        def ask(request: LeaseRequest, may_read: bool) -> tuple[LeaseReply, int] | None:
+            if not may_read and session.needs_files(queue, group):
+                return None
+            return session.lease(queue, group, request)
+
+        taking = Taking(session, request, ask, lambda wake: session.watch(queue, wake, group))
+        return await self._taken(taking, wait_seconds)
+
+    async def lease_queues(
+        self, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float
+    ) -> LeaseReplies:
+        key = set_key(choice, group, request)
+
+        def ask(request: LeaseRequest, may_read: bool) -> tuple[LeaseReplies, int] | None:
+            return self.session.lease_set(key, request, may_read=may_read)
+
+        taking = Taking(self.session, request, ask, lambda wake: self.session.watch_queues(key, wake))
+        return await self._taken(taking, wait_seconds)
+
+    async def _taken(self, taking: Taking[Reply], wait_seconds: float) -> Reply:
         try:
             reply, ticket = await taking.run()
             if not reply.count and wait_seconds:
-                reply, ticket = await self._lease_waiting(taking, queue, group, wait_seconds)
+                reply, ticket = await self._lease_waiting(taking, wait_seconds)
             await self.confirmed(ticket)
         except asyncio.CancelledError:
             taking.abandon()
             raise
         return reply
 
-    async def _lease_waiting(self, taking: Taking, queue: str, group: str, seconds: float) -> tuple[LeaseReply, int]:
+    async def _lease_waiting(self, taking: Taking[Reply], seconds: float) -> tuple[Reply, int]:
         session, loop = self.session, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         woken = asyncio.Event()
         while True:
             woken.clear()
-            waiter = session.watch(queue, partial(loop.call_soon_threadsafe, woken.set), group)
-            reply: LeaseReply | None = None
+            waiter = taking.watch(partial(loop.call_soon_threadsafe, woken.set))
+            reply: Reply | None = None
             try:
                 reply, ticket = await taking.run()
                 if not reply.count:
@@ -168,6 +207,12 @@ class AsyncSession:
 
     async def settle_lease(self, nonce: int, how: Settling) -> None:
         await self.confirmed(self.session.settle_lease(nonce, how))
+
+    async def settle_leases(self, nonces: Sequence[int], how: Settling) -> None:
+        failure, ticket = self.session.settle_leases(nonces, how)
+        await self.confirmed(ticket)
+        if failure is not None:
+            raise failure
 
     async def extend(self, nonce: int, seconds: float) -> int:
         return self.session.extend(nonce, seconds)

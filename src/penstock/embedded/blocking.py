@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
-from penstock.embedded.session import Session
+from penstock.embedded.session import Session, loaded
 from penstock.errors import LeaseLost
 from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Receipt, check_durability
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.replies import LeaseReplies, LeaseReply, PushReply
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, QueueChoice, Settling
 from penstock.shard.engine import Ticket
 
 R = TypeVar("R")
@@ -96,6 +96,13 @@ class BlockingSession:
             return self.session.load_lease(reply)
         return reply
 
+    def lease_queues(self, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReplies:
+        """Lease messages of several queues; blocks up to `wait_seconds` for the first."""
+        reply, ticket = self.session.lease_queues(choice, group, request, wait_seconds)
+        if ticket:
+            self._confirm(ticket)
+        return loaded(self.session, reply) if self.session.reads_elsewhere else reply
+
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         """End deliveries."""
         ticket = self._settle(receipts, how)
@@ -107,6 +114,13 @@ class BlockingSession:
         ticket = self._settle_lease(nonce, how)
         if ticket:
             self._confirm(ticket)
+
+    def settle_leases(self, nonces: Sequence[int], how: Settling) -> None:
+        """End all deliveries that some leases still hold; raises for one that is lost when the others are settled."""
+        failure, ticket = self.session.settle_leases(nonces, how)
+        self._confirm(ticket)
+        if failure is not None:
+            raise failure
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self.session)

@@ -44,8 +44,8 @@ from penstock.model import (
 )
 from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer, Settling
+from penstock.replies import LeaseReplies, LeaseReply, PushReply
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer, QueueChoice, Settling
 from penstock.rollups.files import DiskStore, MemoryStore
 from penstock.rollups.recorder import Recorder
 from penstock.seals import Wrapper
@@ -53,6 +53,8 @@ from penstock.shard import transactions
 from penstock.shard.audit import AuditLog
 from penstock.shard.engine import Ticket
 from penstock.shard.opening import DirectoryStore, Store, close_shard, open_in_memory, open_shard
+from penstock.shard.queue_leases import Require, lease_queues
+from penstock.shard.queue_sets import SetKey, SetWaiter, set_key
 from penstock.shard.shard import Shard
 from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
@@ -69,6 +71,8 @@ RELEASE: Final = Settling(Outcome.RELEASED)
 ACK: Final = Settling(Outcome.ACKED)
 
 R = TypeVar("R")
+Reply = TypeVar("Reply", LeaseReply, LeaseReplies)
+Watch = tuple[Waiter | SetWaiter, Group | None]  # a lease that waits; over several queues it has no one group
 
 segments_at = SegmentOptions.of  # where a session keeps its segments
 
@@ -82,9 +86,6 @@ def store_of(path: Path | str | None, disk: Disk | None, mode: int | None, file_
     if path is None and disk is None:
         return None
     return DirectoryStore(disk or RealDisk(path or ".", mode=mode), file_bytes)
-
-
-Watch = tuple[Waiter, Group]  # a lease that waits
 
 
 class Session:
@@ -333,18 +334,73 @@ class Session:
         if reply.count:
             return reply, ticket
         request = request.in_existing_group()
+        return self._awaited(
+            lambda: self.lease(queue, group, request), lambda wake: self.watch(queue, wake, group), seconds
+        )
+
+    def lease_queues(
+        self, choice: QueueChoice, group: str, request: LeaseRequest, seconds: float = 0.0
+    ) -> tuple[LeaseReplies, Ticket]:
+        """Lease from several queues, blocking until one of them has a message or `seconds` have passed."""
+        key = set_key(choice, group, request)
+
+        def ask() -> tuple[LeaseReplies, Ticket]:
+            answer = self.lease_set(key, request)
+            assert answer is not None, "it may read files"
+            return answer
+
+        reply, ticket = ask()
+        if reply.count or not seconds:
+            return reply, ticket
+        return self._awaited(ask, lambda wake: self.watch_queues(key, wake), seconds)
+
+    def lease_set(
+        self, key: SetKey, request: LeaseRequest, require: Require | None = None, *, may_read: bool = True
+    ) -> tuple[LeaseReplies, Ticket] | None:
+        """Lease from the queues of a set. None: it must read a file, and may not.
+
+        Where sealed messages cannot always be read, what is acknowledged on delivery is read before.
+        """
+        if not (request.auto_ack and self.reads_elsewhere):
+            return lease_queues(self.shard, key, request, require, may_read=may_read)
+        request = msgspec.structs.replace(request, auto_ack=False)
+        answer = lease_queues(self.shard, key, request, require, may_read=may_read)
+        if answer is None or not answer[0].count:
+            return answer
+        reply = loaded(self, answer[0])
+        _, ticket = self.settle_leases([lease.nonce for lease in reply.leases], ACK)
+        return reply, max(ticket, answer[1])
+
+    def settle_leases(self, nonces: Iterable[int], how: Settling) -> tuple[PenstockError | None, Ticket]:
+        """End all deliveries that some leases still hold; the first error, after all that can be settled is."""
+        failure: PenstockError | None = None
+        last = 0
+        for nonce in nonces:
+            try:
+                last = max(last, self.settle_lease(nonce, how))
+            except PenstockError as error:
+                failure = failure or error
+        return failure, last
+
+    def _awaited(
+        self,
+        ask: Callable[[], tuple[Reply, Ticket]],
+        watch: Callable[[Callable[[], object]], Watch],
+        seconds: float,
+    ) -> tuple[Reply, Ticket]:
+        """Ask whenever there may be something, until there is or `seconds` have passed."""
         clock = self.shard.clock
         deadline = clock.monotonic() + round(seconds * 1_000_000)
         turn = threading.Semaphore(0)
         while True:
-            waiter = self.watch(queue, turn.release, group)
+            waiter = watch(turn.release)
             served = False
             try:
-                reply, ticket = self.lease(queue, group, request)
+                reply, ticket = ask()
                 left = deadline - clock.monotonic()
                 if not reply.count and left > 0:
                     turn.acquire(timeout=left / 1e6)
-                    reply, ticket = self.lease(queue, group, request)
+                    reply, ticket = ask()
                 served = reply.count > 0
             finally:
                 self.unwatch(waiter, served=served)
@@ -360,14 +416,24 @@ class Session:
             target.waiting += 1
             return waiter, target
 
+    def watch_queues(self, key: SetKey, wake: Callable[[], object]) -> Watch:
+        """Have `wake` called when one of several queues may have something to lease."""
+        with self.shard.lock:
+            self.shard.check()
+            return self.shard.waiters.add_to_set(key, wake, self.shard.clock.monotonic()), None
+
     def unwatch(self, watch: Watch, *, served: bool) -> None:
         waiter, group = watch
         with self.shard.lock:
             self.shard.check()
             self.shard.changing = True  # a wake-up that is not passed on is lost
-            group.waiting -= 1
-            group.active_at = max(group.active_at, self.shard.clock.now())
-            self.shard.waiters.leave(waiter, served=served)
+            if isinstance(waiter, SetWaiter):
+                self.shard.waiters.sets.leave(waiter, served=served)
+            else:
+                self.shard.waiters.leave(waiter, served=served)
+            if group is not None:
+                group.waiting -= 1
+                group.active_at = max(group.active_at, self.shard.clock.now())
             self.shard.changing = False
 
     def transact(
@@ -394,3 +460,14 @@ class Session:
         """Write a checkpoint now."""
         if self.keeper is not None:
             self.keeper.checkpoint()
+
+
+def loaded(session: Session, reply: Reply) -> Reply:
+    """A reply with all its messages in memory. What cannot be read for now is released: that costs no attempt."""
+    if isinstance(reply, LeaseReply):
+        return msgspec.structs.replace(reply, pieces=session.load_lease(reply).pieces)
+    try:
+        return msgspec.structs.replace(reply, leases=[session.load_lease(lease) for lease in reply.leases])
+    except Unavailable:
+        session.settle_leases([lease.nonce for lease in reply.leases], RELEASE)
+        raise

@@ -32,7 +32,7 @@ from penstock.remote.request import Request
 from penstock.remote.session import RemoteSession
 from penstock.remote.settings import Settings
 from penstock.remote.tls import explained
-from penstock.replies import LeaseReply
+from penstock.replies import leases_of
 from penstock.requests import Settling
 from penstock.wire.frames import Buffer, Splitter
 
@@ -168,10 +168,11 @@ class AsyncSession(RemoteSession):
 
     def _give_back(self, answer: Any) -> None:
         """Release the messages of an answer that nobody takes."""
-        if isinstance(answer, LeaseReply) and answer.nonce:
-            request = asking.settle((), answer.nonce, RELEASE)
-            request.then = _ignore
-            self.submit(request)
+        for lease in leases_of(answer):
+            if lease.nonce:
+                request = asking.settle((), lease.nonce, RELEASE)
+                request.then = _ignore
+                self.submit(request)
 
     def _wake(self) -> None:
         if self._answered is not None:

@@ -21,9 +21,9 @@ from penstock.model import Outcome
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
 from penstock.remote.request import Again, Request
-from penstock.replies import LeaseReply
+from penstock.replies import leases_of
 from penstock.requests import Settling
-from penstock.wire.answers import decode_leased
+from penstock.wire.answers import decode_leased, decode_leased_queues
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
 from penstock.wire.requests import Welcome, decode
@@ -33,6 +33,7 @@ ANSWERS: Final = {
     Type.PUSH_TYPED: Type.PLACED,
     Type.PUSH: Type.PUSHED,
     Type.LEASE: Type.LEASED,
+    Type.LEASE_QUEUES: Type.LEASED_QUEUES,
 }  # everything else is answered by OK
 # Looking an enumeration up costs more than all else about it.
 ERROR: Final = int(Type.ERROR)
@@ -132,12 +133,14 @@ class Exchange:
             self.refused = to_error(decode(body, ErrorReply))
         elif kind == Type.LEASED:
             return self.give_back(decode_leased(body))
+        elif kind == Type.LEASED_QUEUES:
+            return self.give_back(decode_leased_queues(body))
         return []
 
     def give_back(self, answer: Any) -> list[Buffer]:
         """Nobody takes this answer: what to send to release the messages in it, if there are any."""
-        nonce = answer.nonce if isinstance(answer, LeaseReply) else 0
-        return self.put(asking.settle((), nonce, _RELEASE)) if nonce else []
+        nonces = [lease.nonce for lease in leases_of(answer) if lease.nonce]
+        return [data for nonce in nonces for data in self.put(asking.settle((), nonce, _RELEASE))]
 
     def unanswered(self) -> list[Request]:
         """All that somebody waits for, those that a leaving broker has turned away among them."""

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.model import Durability, MessageId, Receipt
 from penstock.model_tasks import Submitted
 from penstock.remote.producer import Producer
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, QueueChoice, Settling
 from penstock.validation import wire_position
 from penstock.wire import answers, requests
 from penstock.wire.errors import ErrorReply, to_error
@@ -165,11 +165,30 @@ def lease(queue: str, group: str, options: LeaseRequest, wait_seconds: float) ->
     return Request(Type.LEASE, lambda _: (body,), answers.decode_leased, again, wait_seconds=wait_seconds)
 
 
-def settle(receipts: Sequence[Receipt], nonce: int, how: Settling) -> Request:
-    """Deliveries to be ended, by their receipts or by their lease."""
+def lease_queues(choice: QueueChoice, group: str, options: LeaseRequest, wait_seconds: float) -> Request:
+    """Messages of several queues to be handed out."""
     body = requests.encode(
-        requests.Settle(int(how.outcome), how.delay_seconds, how.error, nonce, [] if nonce else list(receipts))
+        requests.LeaseQueues(
+            list(choice.names),
+            choice.order,
+            group,
+            options.count_max,
+            wait_seconds,
+            options.lease_seconds,
+            options.consumer,
+            options.auto_ack,
+            None if options.start is None else wire_position(options.start, "start"),
+        )
     )
+    again = Again.NEVER if options.auto_ack else Again.ALWAYS
+    read = answers.decode_leased_queues
+    return Request(Type.LEASE_QUEUES, lambda _: (body,), read, again, wait_seconds=wait_seconds)
+
+
+def settle(receipts: Sequence[Receipt], nonce: int, how: Settling, nonces: Sequence[int] = ()) -> Request:
+    """Deliveries to be ended, by their receipts, by their lease or by several leases."""
+    proofs = [] if nonce else list(receipts)
+    body = requests.encode(requests.Settle(int(how.outcome), how.delay_seconds, how.error, nonce, proofs, list(nonces)))
     return Request(Type.SETTLE, lambda _: (body,), _nothing, Again.SETTLE, finishes=True)
 
 

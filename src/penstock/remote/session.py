@@ -15,7 +15,7 @@ from penstock.model import Durability, Receipt
 from penstock.remote import request as requests
 from penstock.remote.request import Request
 from penstock.replies import Piece
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, QueueChoice, Settling
 
 
 class RemoteSession:
@@ -45,6 +45,10 @@ class RemoteSession:
         """Lease messages, a `LeaseReply`; the broker waits up to `wait_seconds` for the first."""
         return self.ask(requests.lease(queue, group, request, wait_seconds))
 
+    def lease_queues(self, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> Any:
+        """Lease messages of several queues, `LeaseReplies`; the broker waits up to `wait_seconds` for the first."""
+        return self.ask(requests.lease_queues(choice, group, request, wait_seconds))
+
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Payloads that came over the wire are in memory."""
         return pieces
@@ -56,6 +60,10 @@ class RemoteSession:
     def settle_lease(self, nonce: int, how: Settling) -> Any:
         """End all deliveries that a lease still holds."""
         return self.ask(requests.settle((), nonce, how))
+
+    def settle_leases(self, nonces: Sequence[int], how: Settling) -> Any:
+        """End all deliveries that some leases still hold."""
+        return self.ask(requests.settle((), 0, how, nonces))
 
     def extend(self, nonce: int, seconds: float) -> Any:
         """Hold a lease longer; the instant at which it ends, µs."""

@@ -26,7 +26,7 @@ from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN, Wait
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, RateLimited, Unavailable
 from penstock.model import ContentType, check_name
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReplies, LeaseReply
 from penstock.version import VERSION
 from penstock.wire import answers, requests
 from penstock.wire.errors import to_reply
@@ -36,7 +36,7 @@ WAITS_MAX: Final = 32_768  # of one connection that may wait for tasks without k
 CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
 PUSH_TYPED: Final = int(Type.PUSH_TYPED)  # looking an enumeration up costs more than all else about it
 SINGLES: Final = (int(Type.PUSH_ONE), PUSH_TYPED)
-LARGE: Final = (Type.LEASE, Type.CALL)  # requests whose answers may be large
+LARGE: Final = (Type.LEASE, Type.LEASE_QUEUES, Type.CALL)  # requests whose answers may be large
 REFUSALS: Final = (BadRequest, NotAuthenticated, RateLimited, Unavailable)  # that end a connection
 TURN_FRAMES: Final = 64  # of one connection that are taken in one turn of the loop
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
@@ -246,12 +246,27 @@ class Dispatch:
         if not pending.is_over:
             self._pending[correlation] = pending
 
+    def _lease_queues(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.LeaseQueues)
+        choice = validation.queue_choice(given.queues, given.order)
+        request = validation.lease_request(
+            given.count_max, given.lease_seconds, given.consumer, None, given.auto_ack, start=given.start
+        )
+        wait = validation.wait_seconds(given.wait_seconds)
+        group = check_name(given.group, "group")
+        on_reply = partial(self._leased, correlation)
+        pending = self._broker.lease_queues(self._client, choice, group, request, wait, on_reply)
+        if not pending.is_over:
+            self._pending[correlation] = pending
+
     def _settle(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Settle)
         how = validation.wire_settling(given.outcome, given.delay_seconds, given.error)
         on_reply = partial(self._reply, correlation)
         if given.lease:
             self._broker.settle_lease(self._client, given.lease, how, on_reply)
+        elif given.leases:
+            self._broker.settle_leases(self._client, given.leases, how, on_reply)
         else:
             self._broker.settle(self._client, given.receipts, how, on_reply)
 
@@ -312,7 +327,7 @@ class Dispatch:
         else:
             self._answer(Type.PUSHED, correlation, encode(answer))
 
-    def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
+    def _leased(self, correlation: int, answer: LeaseReply | LeaseReplies | PenstockError) -> None:
         self._pending.pop(correlation, None)
         if isinstance(answer, PenstockError):
             self._fail(correlation, answer)
@@ -322,9 +337,13 @@ class Dispatch:
             if not self._is_reading:
                 self._set_reading()
 
-    def _send_leased(self, correlation: int, reply: LeaseReply) -> None:
-        body = answers.encode_leased(reply)
-        self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
+    def _send_leased(self, correlation: int, reply: LeaseReply | LeaseReplies) -> None:
+        if isinstance(reply, LeaseReply):
+            kind, body = Type.LEASED, answers.encode_leased(reply)
+        else:
+            kind, body = Type.LEASED_QUEUES, answers.encode_leased_queues(reply)
+        first = body[0] if body else b""
+        self._send(frame_head(kind, correlation, sum(map(len, body))) + first, *body[1:])
         self.flush()  # so that the transport says when it is full
 
     def _reply(self, correlation: int, answer: Any) -> None:
@@ -386,6 +405,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     Type.HELLO: Dispatch._hello,
     Type.PUSH: Dispatch._push,
     Type.LEASE: Dispatch._lease,
+    Type.LEASE_QUEUES: Dispatch._lease_queues,
     Type.SETTLE: Dispatch._settle,
     Type.EXTEND: Dispatch._extend,
     Type.CALL: Dispatch._call,

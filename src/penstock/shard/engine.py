@@ -76,7 +76,7 @@ class Engine:
         self.durability: Durability = durability
         self.lock = threading.Lock()
         self.commit = GroupCommit(journal)
-        self.waiters = Waiters()
+        self.waiters = Waiters(core)
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
         self.on_unreported: Callable[[], object] = lambda: None  # something may have ended that nobody reports
         self.asleep_until = float("inf")  # when upkeep wakes by itself
@@ -347,6 +347,7 @@ class Engine:
 
     def _evict(self, now: int) -> int:
         """A slice of the messages that waited too long, and of groups nobody uses; the next tick looks again."""
+        self.waiters.sets.touch(now)
         entries = upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_idle_groups(self.core, now)
         if not entries:
             self.core.look_at = upkeep_rules.next_look(self.core, now)

@@ -297,14 +297,15 @@ class Shard(Engine):
         """
         try:
             with self.lock:
-                return self._lease(name, group, request)
+                return self.lease_locked(name, group, request)
         except ColumnNotLoaded as need:
-            return self.with_columns(need, lambda: self._lease(name, group, request))
+            return self.with_columns(need, lambda: self.lease_locked(name, group, request))
         except BaseException:
             self.notice()
             raise
 
-    def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+    def lease_locked(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        """`lease`, for a caller that holds the lock."""
         core = self.core
         now, monotonic = self.begin()
         if self.is_remote:

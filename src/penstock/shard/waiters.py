@@ -12,6 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.shard.queue_sets import QueueSets, SetKey, SetWaiter
+
+if TYPE_CHECKING:
+    from penstock.delivery.core import DeliveryState
 
 
 @dataclass(slots=True, eq=False)
@@ -28,19 +34,29 @@ class Waiter:
 class Waiters:
     """All waiters of a shard, in one line for each group; the shard's lock guards it."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: DeliveryState) -> None:
+        self.sets = QueueSets(core)  # of those who wait for several queues
         self._by_queue: dict[int, dict[int, deque[Waiter]]] = {}  # queue, group
         self._wakes = 0  # wake-ups are numbered
 
     def __bool__(self) -> bool:
-        return bool(self._by_queue)
+        return bool(self._by_queue or self.sets.by_key)
 
     def __len__(self) -> int:
-        return sum(len(line) for lines in list(self._by_queue.values()) for line in list(lines.values()))
+        single = sum(len(line) for lines in list(self._by_queue.values()) for line in list(lines.values()))
+        return single + self.sets.waiting()
 
     def add(self, queue: int, group: int, wake: Callable[[], object]) -> Waiter:
         waiter = Waiter(queue, group, wake, self._wakes)
         self._by_queue.setdefault(queue, {}).setdefault(group, deque()).append(waiter)
+        return waiter
+
+    def add_to_set(self, key: SetKey, wake: Callable[[], object], monotonic: int) -> SetWaiter:
+        """Wait for messages of several queues."""
+        queue_set = self.sets.of(key, monotonic)
+        waiter = SetWaiter(queue_set, wake, self._wakes)
+        queue_set.line.append(waiter)
+        queue_set.users += 1
         return waiter
 
     def leave(self, waiter: Waiter, *, served: bool) -> None:
@@ -60,10 +76,14 @@ class Waiters:
         if lines:
             for group_id in list(lines) if group is None else [group]:
                 self._wake(queue, group_id, count, self._wakes)
+        if self.sets.by_key:
+            self.sets.mark(queue, count, group, self._wakes)
 
     def wake_all(self) -> None:
         for queue, lines in list(self._by_queue.items()):
             self.wake(queue, max(map(len, lines.values())))
+        self._wakes += 1
+        self.sets.wake_all(self._wakes)
 
     def _wake(self, queue: int, group: int, count: int, number: int) -> None:
         line = self._by_queue.get(queue, {}).get(group)

@@ -2,7 +2,8 @@
 
     PLACED      offset u64 | name of the partition                                   to PUSH_ONE, PUSH_TYPED; big-endian
     PUSHED      MessagePack array                                                    to PUSH
-    LEASED      head length u32 | head: MessagePack array | batches, end to end      to LEASE, and from streams
+    LEASED      head length u32 | head: MessagePack array | batches, end to end      to LEASE
+    LEASED_QUEUES   for each lease: length u32 | as LEASED                           to LEASE_QUEUES
 
 Messages travel in the batches they are stored in, whole or cut down to the rows that were leased.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from penstock.batch import Batch
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import MessageId, as_run
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReplies, LeaseReply, Piece, PushReply
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Buffer, Type
 from penstock.wire.requests import decode, encode
@@ -144,6 +145,30 @@ def decode_leased(body: memoryview) -> LeaseReply:
     pieces = [_piece(each, batches[each.batch]) for each in head.pieces]
     about = (head.queue, head.group, head.nonce, head.expires_at)
     return LeaseReply(*about, pieces, head.count, head.lease_seconds, head.batch_max)
+
+
+def encode_leased_queues(reply: LeaseReplies) -> list[Buffer]:
+    """The body of LEASED_QUEUES, in pieces."""
+    data: list[Buffer] = []
+    for lease in reply.leases:
+        body = encode_leased(lease)
+        data += [LEASED_HEAD.pack(sum(map(len, body))), *body]
+    return data
+
+
+def decode_leased_queues(body: memoryview) -> LeaseReplies:
+    """The inverse of `encode_leased_queues`."""
+    leases = []
+    position = 0
+    while position < len(body):
+        if len(body) - position < LEASED_HEAD.size:
+            raise BadRequest("LEASED_QUEUES: the body is cut short")
+        (length,) = LEASED_HEAD.unpack_from(body, position)
+        position += LEASED_HEAD.size + length
+        if position > len(body):
+            raise BadRequest("LEASED_QUEUES: the body is cut short")
+        leases.append(decode_leased(body[position - length : position]))
+    return LeaseReplies(leases, sum(lease.count for lease in leases))
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:

@@ -41,6 +41,7 @@ class Type(IntEnum):
     PUSH_TYPED = 25
     PING = 26
     CANCEL = 27
+    LEASE_QUEUES = 28
 
     OK = 32
     ERROR = 33
@@ -49,6 +50,7 @@ class Type(IntEnum):
     PONG = 37
     GOODBYE = 38
     PLACED = 39
+    LEASED_QUEUES = 40
 
 
 class JsonType(IntEnum):

@@ -26,7 +26,7 @@ from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
 from penstock.errors import BadReceipt, InputError, InvalidField, PenstockError
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, Receipt, to_datetime
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReplies, LeaseReply, Piece, PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
@@ -256,6 +256,12 @@ def lease_reply(reply: LeaseReply) -> bytes:
     messages = b",".join(chain.from_iterable(_rows(reply, piece, expires_at) for piece in reply.pieces))
     about = (reply.nonce, expires_at, reply.lease_seconds * 1000, reply.batch_max)
     return b'{"lease_id":"%016x","expires_at":%b,"lease_ms":%.3f,"batch_max":%d,"messages":[%b]}' % (*about, messages)
+
+
+def lease_queues_reply(reply: LeaseReplies) -> bytes:
+    """`{"leases": [{"queue", "lease_id", "expires_at", "messages": […]}, …]}`."""
+    leases = (b'{"queue":%b,%b' % (encode(lease.queue), lease_reply(lease)[1:]) for lease in reply.leases)
+    return b'{"leases":[%b]}' % b",".join(leases)
 
 
 def _rows(reply: LeaseReply, piece: Piece, expires_at: bytes) -> Iterator[bytes]:

@@ -145,6 +145,24 @@ class Lease(Request):
     start: Position | None = None
 
 
+QueueOrder = Literal["fair", "listed"]
+QueueNames = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_names_max)]
+
+
+class LeaseQueues(Request):
+    """What a consumer of several queues asks for: names, and prefixes that end with `*`."""
+
+    queues: QueueNames
+    order: QueueOrder = "fair"
+    max: Limit = 1
+    wait_ms: Wait = 0.0
+    lease_ms: LeaseMs | None = None
+    group: str = DEFAULT_GROUP
+    consumer: str = ""
+    auto_ack: bool = False
+    start: Position | None = None
+
+
 class Settle(Request):
     """Which deliveries: their receipts, or a lease and so all that it still holds."""
 
@@ -318,6 +336,23 @@ class LeaseView(Struct):
     messages: list[DeliveryView]
     lease_ms: float = 0.0
     batch_max: int = 0
+
+
+class QueueLeaseView(Struct):
+    """What was leased of one queue."""
+
+    queue: str
+    lease_id: str
+    expires_at: datetime
+    messages: list[DeliveryView]
+    lease_ms: float
+    batch_max: int
+
+
+class LeasesView(Struct):
+    """What was leased of several queues: a lease for each that had something; none when there was nothing."""
+
+    leases: list[QueueLeaseView]
 
 
 class SettleResult(Struct, kw_only=True):

@@ -149,8 +149,10 @@ class Subscribe(models.Request, tag_field="type", tag="subscribe"):
     """Have messages delivered as they come, `credit` of them until more is given. The client names the subscription."""
 
     subscription: Name
-    queue: str
+    queue: str | None = None
     id: Id = None
+    queues: models.QueueNames | None = None  # instead of `queue`: names, and prefixes that end with `*`
+    order: models.QueueOrder = "fair"
     group: str = DEFAULT_GROUP
     credit: Annotated[int, Meta(ge=0, le=2**31)] = 0
     batch: models.Limit = 100

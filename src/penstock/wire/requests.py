@@ -89,14 +89,29 @@ class Lease(msgspec.Struct, array_like=True, gc=False):
     start: PositionOnWire | None = None  # where the group begins if it is not there
 
 
+class LeaseQueues(msgspec.Struct, array_like=True, gc=False):
+    """Hand messages of several queues out: names, and prefixes that end with `*`."""
+
+    queues: Annotated[list[str], msgspec.Meta(max_length=limits.lease_names_max)]
+    order: str = "fair"
+    group: str = "default"
+    count_max: int = 1
+    wait_seconds: float = 0.0
+    lease_seconds: float | None = None
+    consumer: str = ""
+    auto_ack: bool = False
+    start: PositionOnWire | None = None
+
+
 class Settle(msgspec.Struct, array_like=True, gc=False):
-    """End deliveries: those with these receipts, or, when `lease` is not 0, all that the lease still holds."""
+    """End deliveries: those with these receipts, or all that a lease or several leases still hold."""
 
     outcome: int
     delay_seconds: float | None = None
     error: str = ""
     lease: int = 0
     receipts: Annotated[list[Receipt], msgspec.Meta(max_length=limits.batch_messages_max)] = []
+    leases: Annotated[list[int], msgspec.Meta(max_length=limits.lease_messages_max)] = []
 
 
 class Extend(msgspec.Struct, array_like=True, gc=False):

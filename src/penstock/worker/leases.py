@@ -1,7 +1,7 @@
 """Leases of a worker: requested as there is room for tasks, and extended while their tasks run.
 
-A worker waits at the broker, so that it gets a task the moment there is one. Of several queues, those that have tasks
-take turns; the others are waited for. A lease is extended when a third of its time is over, as long as one of its runs
+A worker waits at the broker, so that it gets a task the moment there is one: one request for all its queues, in which
+those that have tasks take turns. A lease is extended when a third of its time is over, as long as one of its runs
 is not reported. A lease that the broker does not know any more is lost: somebody else has its tasks. A run starts only
 under a lease that surely lasts; one that may have expired, because this process or its loop stood still, is extended
 first. While no broker answers everything is retried, with random pauses; an access error ends the worker.
@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, LeaseLost, PenstockError, QueueExists, QueueNotFound, ServerError
 from penstock.model import DEFAULT_GROUP
-from penstock.requests import LeaseRequest
+from penstock.requests import LeaseRequest, QueueChoice
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.event_loop import NEVER, Spawner, Ticker
 from penstock.worker.runs import Lease, sure_us
@@ -128,59 +128,60 @@ class LeaseLoop:
         """Run until cancelled; when draining, until there is nothing left to do. Raises what is not retryable."""
         if self._settings.is_draining:
             await self._drain()
-        elif len(self._settings.queues) == 1:
-            await self._serve_one(self._settings.queues[0])
         else:
-            await self._serve_many()
+            await self._serve()
 
-    async def _serve_one(self, queue: str) -> None:
-        while True:
-            await self._queue_with_room([queue])
-            await self._retried(self._lease(queue, self._dispatcher.room_for(queue), self._wait_seconds), queue)
-
-    async def _serve_many(self) -> None:
-        """Queues that may have something, in the order of their turns; each of the others is waited for."""
-        async with asyncio.TaskGroup() as group:
-            ready = deque(self._settings.queues)
-
-            async def wait_for(queue: str) -> None:
-                count = max(1, self._dispatcher.room_for(queue))
-                await self._retried(self._lease(queue, count, self._wait_seconds), queue)
-                ready.append(queue)
-                self._dispatcher.changed.set()
-
-            while True:
-                queue = await self._queue_with_room(ready)
-                ready.remove(queue)
-                if await self._retried(self._lease(queue, self._dispatcher.room_for(queue), 0.0), queue):
-                    ready.append(queue)
-                else:
-                    group.create_task(wait_for(queue))
-
-    async def _queue_with_room(self, queues: Collection[str]) -> str:
-        """The first of some queues for which there is room, once there is."""
+    async def _serve(self) -> None:
+        """One request at a time, over all queues for which there is room."""
         changed = self._dispatcher.changed
         while True:
-            for queue in queues:
-                if self._dispatcher.room_for(queue):
-                    return queue
-            changed.clear()
-            await changed.wait()
+            queues = self._queues_with_room()
+            if not queues:
+                changed.clear()
+                await changed.wait()
+                continue
+            request = self._retried(self._lease(queues, self._wait_seconds), queues)
+            if len(queues) == len(self._settings.queues):
+                await request
+            else:
+                await self._until_there_is_room(asyncio.ensure_future(request), queues)
 
-    async def _retried(self, request: Coroutine[Any, Any, bool], queue: str) -> bool:
+    async def _until_there_is_room(self, request: asyncio.Future[Any], queues: list[str]) -> None:
+        """Wait for the reply, or until there is room for tasks of more queues: then those are polled too."""
+        try:
+            await self._done_or_room(request, queues)
+        finally:
+            request.cancel()
+
+    async def _done_or_room(self, request: asyncio.Future[Any], queues: list[str]) -> None:
+        changed = self._dispatcher.changed
+        while not request.done() and set(self._queues_with_room()) <= set(queues):
+            changed.clear()
+            change: asyncio.Future[Any] = asyncio.ensure_future(changed.wait())
+            try:
+                await asyncio.wait({request, change}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+        if request.done():
+            await request
+
+    def _queues_with_room(self) -> list[str]:
+        return [queue for queue in self._settings.queues if self._dispatcher.room_for(queue)]
+
+    async def _retried(self, request: Coroutine[Any, Any, bool], queues: list[str]) -> bool:
         """The reply to a request; False, after a pause, when it failed and may be retried."""
         try:
-            has_tasks = await request
+            is_to_continue = await request
         except (AccessError, Closed):
             raise
         except PenstockError as error:
             level = logging.WARNING if isinstance(error, ServerError) else logging.ERROR
-            logger.log(level, "nothing can be leased yet", extra={"queue": queue, "error": str(error)})
+            logger.log(level, "nothing can be leased yet", extra={"queue": ", ".join(queues), "error": str(error)})
             await asyncio.sleep(self._pause * self._rng.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
             return False
         self._pause = PAUSE_SECONDS
-        return has_tasks
+        return is_to_continue
 
     async def _drain(self) -> None:
         """Lease until no queue has tasks and none is running, since tasks may submit others."""
@@ -188,25 +189,29 @@ class LeaseLoop:
         while True:
             was_idle = dispatcher.is_idle
             dispatcher.changed.clear()
-            replies = [await self._lease(queue, dispatcher.room_for(queue), 0.0) for queue in self._settings.queues]
-            if not any(replies):
+            if not await self._lease(self._queues_with_room(), 0.0):
                 if was_idle:
                     return
                 await dispatcher.changed.wait()
 
-    async def _lease(self, queue: str, count: int, wait_seconds: float) -> bool:
-        """Lease up to `count` tasks; whether there were any. A queue that does not exist is created."""
+    async def _lease(self, queues: list[str], wait_seconds: float) -> bool:
+        """Lease as many tasks as there is room for; whether to ask again. Queues that do not exist are created."""
+        count = min(map(self._dispatcher.room_for, queues), default=0)
         if not count:
             return False
         request = LeaseRequest(count, self._settings.lease_seconds, self._settings.worker_id)
         requested_at = self._dispatcher.now()
         try:
-            reply = await self._session.lease(queue, DEFAULT_GROUP, request, wait_seconds)
-        except QueueNotFound:
+            reply = await self._session.lease_queues(QueueChoice(tuple(queues)), DEFAULT_GROUP, request, wait_seconds)
+        except QueueNotFound as error:
+            await self._create([queue for queue in queues if repr(queue) in error.message] or queues)
+            return True  # ask again
+        for lease in reply.leases:
+            self._on_lease(self._dispatcher.accept(lease, self._session.loaded(lease.pieces), requested_at))
+        return bool(reply.count)
+
+    async def _create(self, queues: list[str]) -> None:
+        for queue in queues:
             with suppress(QueueExists):  # somebody else was quicker
                 await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
                 logger.info("queue created", extra={"queue": queue})
-            return False
-        if reply.count:
-            self._on_lease(self._dispatcher.accept(reply, self._session.loaded(reply.pieces), requested_at))
-        return bool(reply.count)

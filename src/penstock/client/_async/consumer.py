@@ -9,62 +9,57 @@ their release confirmed; partitions that come are announced with `on_assigned` b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, suppress
+from itertools import groupby
+from typing import Any, Final
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.client._async.delivery import Delivery, Leased
+from penstock.client._async.delivery import Delivery, Leased, LeasedQueues
 from penstock.client.member import MemberState, drawn
 from penstock.client.session import AsyncPipeline, AsyncSession
 from penstock.client.task_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
 from penstock.client.values import LEFT, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
-from penstock.model import Position
 from penstock.requests import ACK, RELEASE
-
-if TYPE_CHECKING:
-    from penstock.client._async.queue import Queue
 
 STOP_CHECK_SECONDS: Final = 1.0  # how soon a stop is noticed while nothing comes
 RETURN_CHECK_SECONDS: Final = 1.0  # how often a deleted queue or group is looked for
 
 OnPartitions = Callable[[list[str]], Any] | None
+Lease = Callable[[int, float], Awaitable[Leased | LeasedQueues]]  # how many at most, and how long to wait
 
 
 async def consume(
-    queue: Queue,
+    lease: Lease,
     session: AsyncSession,
-    group: str,
     batch: int | None,
-    start: Position | None,
-    lease_seconds: float | None,
-    consumer: str | None,
     idle_seconds: float | None,
     stop: Event | None,
 ) -> AsyncGenerator[Delivery]:
-    """Implement `Queue.consume`."""
+    """Implement `Queue.consume` and `Queues.consume`: deliveries of one lease after the other."""
     patience = limits.wait_seconds_max if stop is None else STOP_CHECK_SECONDS
     wait = patience if idle_seconds is None else min(patience, idle_seconds)
     idle = 0.0
     size = BatchSize(batch, session.clock)
     async with keeping_leases(session) as keeper:
         while stop is None or not stop.is_set():
-            leased = await queue.lease(size.size, wait, lease_seconds, group, consumer, start=start)
-            start = None  # a group that is deleted from now on stays deleted
+            leased = await lease(size.size, wait)
             idle = 0.0 if leased else idle + wait
             if idle_seconds is not None and idle >= idle_seconds:
                 return
             if leased:
                 size.begin()
-                async with keeper.holding(leased), aclosing(_hand_out(leased, stop)) as deliveries:
+                async with AsyncExitStack() as held, aclosing(_hand_out(leased, stop)) as deliveries:
+                    for each in leased.leases if isinstance(leased, LeasedQueues) else (leased,):
+                        await held.enter_async_context(keeper.holding(each))
                     async for delivery in deliveries:
                         yield delivery
                 size.end(leased)
 
 
-async def _hand_out(leased: Leased, stop: Event | None) -> AsyncGenerator[Delivery]:
+async def _hand_out(leased: Leased | LeasedQueues, stop: Event | None) -> AsyncGenerator[Delivery]:
     """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
     pipeline = leased.session.pipeline()
     current: Delivery | None = None
@@ -91,8 +86,8 @@ async def _hand_out(leased: Leased, stop: Event | None) -> AsyncGenerator[Delive
 def _release(pipeline: AsyncPipeline, deliveries: Iterable[Delivery]) -> None:
     """Give back what was not handed out, uncounted."""
     # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
-    if receipts := [delivery.proof for delivery in deliveries]:
-        pipeline.settle(receipts, RELEASE)
+    for _, proofs in groupby((delivery.proof for delivery in deliveries), lambda proof: proof.nonce):
+        pipeline.settle(list(proofs), RELEASE)
 
 
 async def surviving(run: Callable[[], AsyncGenerator[Delivery]], stop: Event | None) -> AsyncGenerator[Delivery]:

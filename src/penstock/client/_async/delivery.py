@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock import validation
 from penstock.client.session import AsyncSession
-from penstock.client.values import BaseDelivery, BaseLeased
+from penstock.client.values import BaseDelivery, BaseLeased, BaseLeasedQueues
 from penstock.model import Outcome
 from penstock.requests import ACK, RELEASE, Settling
 
@@ -78,3 +78,34 @@ class Leased(BaseLeased[Delivery]):
     async def _settle(self, how: Settling) -> None:
         if self.nonce:
             await self.session.settle_lease(self.nonce, how)
+
+
+class LeasedQueues(BaseLeasedQueues[Delivery, Leased]):
+    """The deliveries of a lease over several queues, as a sequence; `leases` has them by queue."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Acknowledge all that is not settled yet, in one operation."""
+        await self._settle(ACK)
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        """Retry all of them, after `delay` or after the backoff of their queues."""
+        await self._settle(validation.settling(Outcome.RETRIED, delay, error))
+
+    async def reject(self, reason: str = "") -> None:
+        """Dead-letter all of them now."""
+        await self._settle(validation.settling(Outcome.REJECTED, error=reason))
+
+    async def release(self) -> None:
+        """Give all of them back; the attempts do not count."""
+        await self._settle(RELEASE)
+
+    async def extend(self, seconds: float) -> None:
+        """Hold the leases for `seconds` from now."""
+        for lease in self.leases:
+            await lease.extend(seconds)
+
+    async def _settle(self, how: Settling) -> None:
+        if self.leases:
+            await self.session.settle_leases([lease.nonce for lease in self.leases], how)

@@ -15,7 +15,7 @@ from penstock.batch import Batch
 from penstock.client._async.access import Access, Audit
 from penstock.client._async.backups import run_backup
 from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
-from penstock.client._async.delivery import Delivery, Leased
+from penstock.client._async.delivery import Delivery, Leased, LeasedQueues
 from penstock.client.member import MemberState
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import Event
@@ -38,7 +38,7 @@ from penstock.model import (
 )
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
 from penstock.replies import BackupState, LeaseView, Member
-from penstock.requests import LetterFilter
+from penstock.requests import LetterFilter, QueueOrder
 from penstock.validation import PLAIN
 
 
@@ -230,7 +230,15 @@ class Queue:
         `batch` is how many messages are leased at a time. None adapts: one at first, up to 64 while a lease is worked
         off within a second; always one for ordered queues, with limits of leases, and with `max_attempts=1`.
         """
-        return consume(self, self._session, group, batch, start, lease_seconds, consumer, idle_seconds, stop)
+        begin = start
+
+        async def lease(count: int, wait: float) -> Leased:
+            nonlocal begin
+            leased = await self.lease(count, wait, lease_seconds, group, consumer, start=begin)
+            begin = None  # a group that is deleted from now on stays deleted
+            return leased
+
+        return consume(lease, self._session, batch, idle_seconds, stop)
 
     def subscribe(
         self,
@@ -364,6 +372,55 @@ class Queues:
     def queue(self, name: str) -> Queue:
         """A handle on a queue, which is made by the first push if it is not there."""
         return Queue(self._session, name)
+
+    async def lease(
+        self,
+        queues: str | Sequence[str],
+        max: int = 1,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        group: str = DEFAULT_GROUP,
+        consumer: str | None = None,
+        auto_ack: bool = False,
+        start: Position | None = None,
+        order: QueueOrder = "fair",
+    ) -> LeasedQueues:
+        """Take up to `max` messages from several queues; waits up to `wait` seconds for the first one.
+
+        `queues` are names, and prefixes such as `shop.*`, which include queues that are created while the call waits.
+        With `order="fair"` queues that have messages take turns; with `order="listed"` what stands earlier in the list
+        comes first, and the rest waits as long as that has messages.
+        """
+        choice = validation.queue_choice(queues, order)
+        request = validation.lease_request(max, lease_seconds, consumer, None, auto_ack, start=start)
+        check_name(group, "group")
+        session = self._session
+        reply = await session.lease_queues(choice, group, request, validation.wait_seconds(wait))
+        return LeasedQueues(session, [Leased(session, lease) for lease in reply.leases])
+
+    def consume(
+        self,
+        queues: str | Sequence[str],
+        group: str = DEFAULT_GROUP,
+        batch: int | None = None,
+        *,
+        order: QueueOrder = "fair",
+        start: Position | None = None,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle_seconds: float | None = None,
+        stop: Event | None = None,
+    ) -> AsyncGenerator[Delivery]:
+        """Deliveries of several queues for ever, by one request at a time: `lease` for which, `Queue.consume` for how.
+
+        A queue with limits of leases, or an ordered one, brings the batch down to one message while it has messages.
+        """
+
+        async def lease(count: int, wait: float) -> LeasedQueues:
+            return await self.lease(queues, count, wait, lease_seconds, group, consumer, start=start, order=order)
+
+        validation.queue_choice(queues, order)
+        return consume(lease, self._session, batch, idle_seconds, stop)
 
     @property
     def audit(self) -> Audit:

@@ -11,61 +11,56 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Callable, Iterable
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, closing, suppress
+from itertools import groupby
+from typing import Any, Final
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.client._sync.delivery import Delivery, Leased
+from penstock.client._sync.delivery import Delivery, Leased, LeasedQueues
 from penstock.client.member import MemberState, drawn
 from penstock.client.session import Pipeline, Session
 from penstock.client.thread_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
 from penstock.client.values import LEFT, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
-from penstock.model import Position
 from penstock.requests import ACK, RELEASE
-
-if TYPE_CHECKING:
-    from penstock.client._sync.queue import Queue
 
 STOP_CHECK_SECONDS: Final = 1.0  # how soon a stop is noticed while nothing comes
 RETURN_CHECK_SECONDS: Final = 1.0  # how often a deleted queue or group is looked for
 
 OnPartitions = Callable[[list[str]], Any] | None
+Lease = Callable[[int, float], Leased | LeasedQueues]  # how many at most, and how long to wait
 
 
 def consume(
-    queue: Queue,
+    lease: Lease,
     session: Session,
-    group: str,
     batch: int | None,
-    start: Position | None,
-    lease_seconds: float | None,
-    consumer: str | None,
     idle_seconds: float | None,
     stop: Event | None,
 ) -> Generator[Delivery, None, None]:
-    """Implement `Queue.consume`."""
+    """Implement `Queue.consume` and `Queues.consume`: deliveries of one lease after the other."""
     patience = limits.wait_seconds_max if stop is None else STOP_CHECK_SECONDS
     wait = patience if idle_seconds is None else min(patience, idle_seconds)
     idle = 0.0
     size = BatchSize(batch, session.clock)
     with keeping_leases(session) as keeper:
         while stop is None or not stop.is_set():
-            leased = queue.lease(size.size, wait, lease_seconds, group, consumer, start=start)
-            start = None  # a group that is deleted from now on stays deleted
+            leased = lease(size.size, wait)
             idle = 0.0 if leased else idle + wait
             if idle_seconds is not None and idle >= idle_seconds:
                 return
             if leased:
                 size.begin()
-                with keeper.holding(leased), closing(_hand_out(leased, stop)) as deliveries:
+                with ExitStack() as held, closing(_hand_out(leased, stop)) as deliveries:
+                    for each in leased.leases if isinstance(leased, LeasedQueues) else (leased,):
+                        held.enter_context(keeper.holding(each))
                     for delivery in deliveries:
                         yield delivery
                 size.end(leased)
 
 
-def _hand_out(leased: Leased, stop: Event | None) -> Generator[Delivery, None, None]:
+def _hand_out(leased: Leased | LeasedQueues, stop: Event | None) -> Generator[Delivery, None, None]:
     """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
     pipeline = leased.session.pipeline()
     current: Delivery | None = None
@@ -92,8 +87,8 @@ def _hand_out(leased: Leased, stop: Event | None) -> Generator[Delivery, None, N
 def _release(pipeline: Pipeline, deliveries: Iterable[Delivery]) -> None:
     """Give back what was not handed out, uncounted."""
     # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
-    if receipts := [delivery.proof for delivery in deliveries]:
-        pipeline.settle(receipts, RELEASE)
+    for _, proofs in groupby((delivery.proof for delivery in deliveries), lambda proof: proof.nonce):
+        pipeline.settle(list(proofs), RELEASE)
 
 
 def surviving(run: Callable[[], Generator[Delivery, None, None]], stop: Event | None) -> Generator[Delivery, None, None]:

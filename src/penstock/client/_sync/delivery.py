@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock import validation
 from penstock.client.session import Session
-from penstock.client.values import BaseDelivery, BaseLeased
+from penstock.client.values import BaseDelivery, BaseLeased, BaseLeasedQueues
 from penstock.model import Outcome
 from penstock.requests import ACK, RELEASE, Settling
 
@@ -79,3 +79,34 @@ class Leased(BaseLeased[Delivery]):
     def _settle(self, how: Settling) -> None:
         if self.nonce:
             self.session.settle_lease(self.nonce, how)
+
+
+class LeasedQueues(BaseLeasedQueues[Delivery, Leased]):
+    """The deliveries of a lease over several queues, as a sequence; `leases` has them by queue."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Acknowledge all that is not settled yet, in one operation."""
+        self._settle(ACK)
+
+    def nack(self, delay: float | None = None, error: str = "") -> None:
+        """Retry all of them, after `delay` or after the backoff of their queues."""
+        self._settle(validation.settling(Outcome.RETRIED, delay, error))
+
+    def reject(self, reason: str = "") -> None:
+        """Dead-letter all of them now."""
+        self._settle(validation.settling(Outcome.REJECTED, error=reason))
+
+    def release(self) -> None:
+        """Give all of them back; the attempts do not count."""
+        self._settle(RELEASE)
+
+    def extend(self, seconds: float) -> None:
+        """Hold the leases for `seconds` from now."""
+        for lease in self.leases:
+            lease.extend(seconds)
+
+    def _settle(self, how: Settling) -> None:
+        if self.leases:
+            self.session.settle_leases([lease.nonce for lease in self.leases], how)

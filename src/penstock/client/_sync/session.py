@@ -10,8 +10,8 @@ from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.model import Durability, MessageId, Receipt
 from penstock.operations import Operation
-from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.replies import LeaseReplies, LeaseReply, Piece, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, QueueChoice, Settling
 from penstock.requests import Operation as Step
 
 R = TypeVar("R")
@@ -50,11 +50,18 @@ class SessionCalls(Protocol):
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply: ...
 
+    def lease_queues(
+        self, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float
+    ) -> LeaseReplies: ...
+
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]: ...
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
 
     def settle_lease(self, nonce: int, how: Settling) -> None: ...
+
+    def settle_leases(self, nonces: Sequence[int], how: Settling) -> None:
+        """Raises for a lease that is lost when the others are settled."""
 
     def extend(self, nonce: int, seconds: float) -> int: ...
 

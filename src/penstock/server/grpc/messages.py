@@ -24,7 +24,7 @@ from penstock.broker.reply_size import split
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Outcome, Receipt, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import LeaseRequest, Settling
+from penstock.requests import LeaseRequest, QueueChoice, Settling
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.values import (
     TURN_COUNT,
@@ -39,6 +39,7 @@ from penstock.server.grpc.values import (
     timestamp,
 )
 
+ORDERS: Final = ("fair", "listed")  # by their numbers
 TOGETHER: Final = 2000  # messages that are looked at in one go
 
 
@@ -179,17 +180,37 @@ def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
     return msgspec.structs.replace(leasing, member=request.member, generation=request.generation, client=client)
 
 
+def lease_queues_request(request: pb.LeaseQueuesRequest) -> tuple[QueueChoice, LeaseRequest]:
+    """What a consumer of several queues asks for."""
+    choice = validation.queue_choice(list(request.queues), order_of(request))
+    lease_seconds = seconds(request, "lease_ms")
+    start = start_of(request)
+    return choice, validation.lease_request(
+        request.max or 1, lease_seconds, request.consumer, None, request.auto_ack, start=start
+    )
+
+
+def order_of(request: pb.LeaseQueuesRequest | pb.StreamOpen) -> str:
+    """Which queue comes first."""
+    if not 0 <= request.order < len(ORDERS):
+        raise InvalidField(f"order: {request.order} is not the number of an order")
+    return ORDERS[request.order]
+
+
 def stream_request(opening: pb.StreamOpen) -> StreamRequest:
     """What a stream is to deliver."""
+    partitions = tuple(opening.partitions) or None
+    queue, choice = validation.stream_queues(opening.queue, opening.queues, order_of(opening), partitions)
     return StreamRequest(
-        opening.queue,
+        queue,
         group_of(opening),
         opening.batch or STREAM_BATCH,
         seconds(opening, "lease_ms"),
         opening.consumer,
-        tuple(opening.partitions) or None,
+        partitions,
         opening.auto_ack,
         start_of(opening),
+        choice,
     )
 
 

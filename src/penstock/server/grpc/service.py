@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
@@ -26,10 +26,11 @@ from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import ignore
 from penstock.broker.logins import bearer
-from penstock.broker.reply_size import receipts_in, split
+from penstock.broker.reply_size import fit_leases, receipts_in, split
 from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
-from penstock.model import check_name
+from penstock.model import Receipt, check_name
+from penstock.replies import LeaseReply
 from penstock.requests import RELEASE
 from penstock.server.grpc import messages, streams, tasks
 from penstock.server.grpc.calls import QUEUES, TASKS, options_of, queue_of, simple_calls, transact
@@ -40,6 +41,7 @@ from penstock.server.grpc.messages import (
     batch_of,
     carry_trace,
     check_count,
+    lease_queues_request,
     lease_request,
     lease_response,
     partition_of,
@@ -85,6 +87,20 @@ async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb
     return await convert_many(first.count, lease_response, first)
 
 
+async def _lease_queues(broker: Broker, client: Client, request: pb.LeaseQueuesRequest) -> pb.LeaseQueuesResponse:
+    choice, leasing = await convert(lease_queues_request, request)
+    wait = validation.wait_seconds(request.wait_ms / 1000)
+    group = check_name(group_of(request), "group")
+    reply = await broker.leased_queues(client, choice, group, leasing, wait)
+    leases: Sequence[LeaseReply] = reply.leases
+    excess: list[Receipt] = []
+    if not request.auto_ack:
+        leases, excess = fit_leases(reply.leases, request.max_bytes or RESPONSE_BYTES)
+    if excess:
+        broker.settle_each(client, excess, RELEASE, ignore)
+    return await convert_many(reply.count, lambda: pb.LeaseQueuesResponse(leases=map(lease_response, leases)))
+
+
 async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
     return await messages.settle(broker, client, request.settlements)
 
@@ -121,6 +137,7 @@ async def _replace_letters(broker: Broker, client: Client, request: Any) -> pb.R
 
 UNARY: Final[dict[str, Unary]] = {
     "Lease": _lease,
+    "LeaseQueues": _lease_queues,
     "Settle": _settle,
     "Transact": transact,
     "Extend": messages.extend,

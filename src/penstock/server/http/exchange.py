@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.errors import Internal, PenstockError, TooLarge
-from penstock.replies import LeaseReply, PushReply
+from penstock.replies import LeaseReplies, LeaseReply, PushReply
 from penstock.server.http.site import refusal
 from penstock.telemetry.logs import log_request
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.server.http.connection import HttpConnection
 
 logger: Final = logging.getLogger("penstock.http")
-LARGE: Final = (LeaseReply, PushReply)  # replies that may be
+LARGE: Final = (LeaseReply, LeaseReplies, PushReply)  # replies that may be
 SMALL_CHUNK_BYTES: Final = 4096  # smaller ones are put together: each has its price beside its bytes
 RESERVED_BYTES_MIN: Final = 64 * 1024
 LARGE_COUNT: Final = 2000  # messages whose reply takes some milliseconds to write

@@ -20,7 +20,7 @@ from penstock.access.authenticator import HINT
 from penstock.broker.access import NOBODY, Client
 from penstock.broker.callbacks import ignore
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, TooLarge
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReplies, LeaseReply, leases_of
 from penstock.requests import RELEASE
 from penstock.server.dispatch import HANDLERS, SINGLES, Dispatch, check_protocol, is_heavy
 from penstock.server.http.exchange import Exchange
@@ -77,9 +77,11 @@ class FrameExchange(Dispatch):
     def cancel(self) -> None:
         """Called when the client goes away, as `on_gone` is; one of them does it."""
 
-    def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
-        if isinstance(answer, LeaseReply) and answer.nonce and self._transport.is_closing():
-            self._broker.settle_lease(self._client, answer.nonce, RELEASE, ignore)  # nobody would get the answer
+    def _leased(self, correlation: int, answer: LeaseReply | LeaseReplies | PenstockError) -> None:
+        leases = [lease for lease in leases_of(answer) if lease.nonce]
+        if leases and self._transport.is_closing():
+            for lease in leases:
+                self._broker.settle_lease(self._client, lease.nonce, RELEASE, ignore)  # nobody would get the answer
         else:
             super()._leased(correlation, answer)
 

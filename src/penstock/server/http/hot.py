@@ -15,10 +15,10 @@ import msgspec
 
 from penstock import validation
 from penstock.broker.callbacks import ignore
-from penstock.broker.reply_size import receipts_in, size_of, split
+from penstock.broker.reply_size import fit_leases, receipts_in, size_of, split
 from penstock.errors import PenstockError
 from penstock.model import ContentType, Receipt, check_name
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReplies, LeaseReply
 from penstock.requests import RELEASE
 from penstock.server.http.exchange import Exchange
 from penstock.server.http.frames import run_frames
@@ -31,6 +31,7 @@ from penstock.wire.json_messages import (
     error_fields,
     extension_view,
     lease_of,
+    lease_queues_reply,
     lease_reply,
     producer_of,
     push_one_reply,
@@ -111,6 +112,37 @@ def _lease_decoded(exchange: Exchange, request: models.Lease) -> None:
     )
     if not pending.is_over:
         exchange.pending = pending
+
+
+_lease_several: Final = Reader(models.LeaseQueues)
+
+
+def lease_queues(exchange: Exchange) -> None:
+    """POST /api/v1/lease."""
+    _read_and_do(exchange, lambda: _lease_several.read(exchange.body), _lease_queues_decoded)
+
+
+def _lease_queues_decoded(exchange: Exchange, request: models.LeaseQueues) -> None:
+    seconds = None if request.lease_ms is None else request.lease_ms / 1000
+    choice = validation.queue_choice(request.queues, request.order)
+    leasing = validation.lease_request(
+        request.max, seconds, request.consumer, None, request.auto_ack, start=request.start
+    )
+    encode = partial(_leased_queues, exchange) if not request.auto_ack else lease_queues_reply
+    on_reply = partial(exchange.answer, status=200, encode=encode)
+    pending = exchange.site.broker.lease_queues(
+        exchange.client, choice, check_name(request.group, "group"), leasing, request.wait_ms / 1000, on_reply
+    )
+    if not pending.is_over:
+        exchange.pending = pending
+
+
+def _leased_queues(exchange: Exchange, reply: LeaseReplies) -> bytes:
+    """As much as one response may hold, at least one message; the rest is released and comes with the next."""
+    leases, excess = fit_leases(reply.leases, exchange.site.settings.request_bytes_max)
+    if excess:
+        exchange.site.broker.settle(exchange.client, excess, RELEASE, ignore)
+    return lease_queues_reply(LeaseReplies(leases, sum(lease.count for lease in leases)))
 
 
 def _leased(exchange: Exchange, reply: LeaseReply) -> bytes:
@@ -214,6 +246,7 @@ OF_BROKER: Final[dict[bytes, Run]] = {
     b"release": _settler(models.Release),
     b"snooze": _settler(models.Snooze),
     b"extend": extend,
+    b"lease": lease_queues,
     b"rpc": run_frames,
 }
 

@@ -35,7 +35,7 @@ IN_TASK: Final = ("task_not_found", "invalid_field")
 SECTIONS: Final = {
     "queues": ("queues",),
     "messages": ("messages", "peek", "delayed", "lease"),
-    "deliveries": ("ack", "nack", "reject", "release", "snooze", "extend", "transactions", "producers"),
+    "deliveries": ("lease", "ack", "nack", "reject", "release", "snooze", "extend", "transactions", "producers"),
     "groups": ("groups",),
     "dead letters": ("dlq",),
     "tasks": ("tasks",),
@@ -171,6 +171,13 @@ HOT: Final = (
         errors=(*IN_QUEUE, "invalid_field", "member_fenced"),
         is_body_optional=True,
         example={"max": 10, "wait_ms": 20000, "group": "default"},
+    ),
+    Route(
+        *("POST", "/api/v1/lease", "lease_from_queues", "Lease messages of several queues; waits up to wait_ms"),
+        body=models.LeaseQueues,
+        result=models.LeasesView,
+        errors=(*IN_QUEUE, "group_not_found", "invalid_field", "member_fenced"),
+        example={"queues": ["orders", "shop.*"], "max": 10, "wait_ms": 20000},
     ),
     _settle("ack_messages", "/api/v1/ack", "Done", models.Ack, {"receipts": _RECEIPTS}),
     _settle(

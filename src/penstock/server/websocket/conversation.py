@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
+from penstock import validation
 from penstock.access.authenticator import HINT
 from penstock.batch import Batch
 from penstock.broker.access import NOBODY, Client
@@ -280,9 +281,9 @@ class Conversation:
         self._check_new(said.subscription)
         lease_seconds = None if said.lease_ms is None else said.lease_ms / 1000
         partitions = None if said.partitions is None else tuple(said.partitions)
-        request = StreamRequest(
-            said.queue, said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack, said.start
-        )
+        queue, choice = validation.stream_queues(said.queue, said.queues, said.order, partitions)
+        about = (said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack, said.start)
+        request = StreamRequest(queue, *about, choice)
         name = said.subscription
         opened = self._broker.stream(self._client, request, partial(self._deliver, name), partial(self._ended, name))
         self._streams[name] = opened

@@ -24,6 +24,11 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_FSYNC: _ClassVar[Durability]
     DURABILITY_INTERVAL: _ClassVar[Durability]
     DURABILITY_OS: _ClassVar[Durability]
+
+class QueueOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUEUE_ORDER_FAIR: _ClassVar[QueueOrder]
+    QUEUE_ORDER_LISTED: _ClassVar[QueueOrder]
 CONTENT_TYPE_BYTES: ContentType
 CONTENT_TYPE_JSON: ContentType
 CONTENT_TYPE_TEXT: ContentType
@@ -32,6 +37,8 @@ DURABILITY_DEFAULT: Durability
 DURABILITY_FSYNC: Durability
 DURABILITY_INTERVAL: Durability
 DURABILITY_OS: Durability
+QUEUE_ORDER_FAIR: QueueOrder
+QUEUE_ORDER_LISTED: QueueOrder
 
 class NewMessage(_message.Message):
     __slots__ = ("payload", "content_type", "key", "priority", "delay_ms", "deliver_at", "ttl_ms", "headers", "dedup_key", "partition", "max_attempts", "trace")
@@ -119,6 +126,36 @@ class LeaseRequest(_message.Message):
     max_bytes: int
     start: Position
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class LeaseQueuesRequest(_message.Message):
+    __slots__ = ("queues", "order", "group", "max", "wait_ms", "lease_ms", "consumer", "auto_ack", "max_bytes", "start")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    order: QueueOrder
+    group: str
+    max: int
+    wait_ms: int
+    lease_ms: int
+    consumer: str
+    auto_ack: bool
+    max_bytes: int
+    start: Position
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class LeaseQueuesResponse(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[LeaseResponse]
+    def __init__(self, leases: _Optional[_Iterable[_Union[LeaseResponse, _Mapping]]] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
     __slots__ = ("lease_id", "expires_at", "deliveries")
@@ -266,7 +303,7 @@ class ExtendResult(_message.Message):
     def __init__(self, receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("queue", "group", "batch", "lease_ms", "consumer", "partitions", "auto_ack", "credit", "start")
+    __slots__ = ("queue", "group", "batch", "lease_ms", "consumer", "partitions", "auto_ack", "credit", "start", "queues", "order")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +313,8 @@ class StreamOpen(_message.Message):
     AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     batch: int
@@ -285,7 +324,9 @@ class StreamOpen(_message.Message):
     auto_ack: bool
     credit: int
     start: Position
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., credit: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    order: QueueOrder
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., credit: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
     __slots__ = ("id", "open", "credit", "settle", "extend")
