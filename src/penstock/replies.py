@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.model import MessageId
+from penstock.model import Message, MessageId
 
 Int64s = NDArray[np.int64]
 _id_of: Final = partial(tuple.__new__, MessageId)  # what the class does, without a call in Python
@@ -217,6 +217,62 @@ class ServerInfo(msgspec.Struct, frozen=True):
     version: str
     durability: str
     queues: int
+
+
+class MessageState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a message in one group, and why: `code` and `text` are those of `why`."""
+
+    group: str
+    state: str  # ready, delayed, leased, waiting, settled, dead, lost or skipped
+    code: str
+    text: str
+    attempts: int = 0  # that have failed so far
+    outcome: str = ""  # how the last delivery ended that left it unsettled
+    error: str = ""  # of the last attempt that failed
+    failed_at: datetime | None = None
+    due_at: datetime | None = None  # of the next attempt
+    consumer: str = ""  # who holds it
+    leased_at: datetime | None = None
+    expires_at: datetime | None = None  # when that lease ends
+
+
+class MessageDetails(msgspec.Struct, frozen=True):
+    """A message, and its state in each group."""
+
+    message: Message
+    groups: list[MessageState]
+
+
+class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a message: it was pushed, leased or redriven, or an outcome of a delivery."""
+
+    at: datetime
+    what: str  # pushed, leased, redriven, or an outcome: acked, retried, timed_out, dead, expired, …
+    group: str = ""
+    attempt: int = 0
+    consumer: str = ""
+    error: str = ""
+    due_at: datetime | None = None  # of the next attempt, while the journal holds the event
+    letter: MessageId | None = None  # the dead letter that it became, or came back from
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, and what happened to it, oldest first."""
+
+    id: MessageId
+    pushed_at: datetime
+    key: str | None
+    trace: str | None
+    events: list[MessageEvent]
+
+
+class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that were found, newest first, and how far back the search went."""
+
+    timelines: list[Timeline]
+    examined: int  # messages that were looked at
+    looked_back_to: datetime | None  # when the oldest of them was pushed; None when there are none
+    is_complete: bool  # nothing older is kept
 
 
 class LeaseView(msgspec.Struct, frozen=True):

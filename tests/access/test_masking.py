@@ -289,10 +289,12 @@ async def test_large_replies_are_masked_beside_the_event_loop(monkeypatch: pytes
 async def test_the_error_of_a_retry_is_masked():
     async with masked_queue() as broker:
         await broker.execute(OWNER, ops.UpdateQueue("q", {"max_attempts": 5}))
-        await push(broker, "q", CARD)
+        await push(broker, "q", CARD, key="k")
         lease = await broker.leased(OWNER, "q", "default", LeaseRequest())
         await broker.settled_lease(OWNER, lease.nonce, Settling(Outcome.RETRIED, 60.0, f"bad card {SECRET}"))
-        for look in (ops.Delayed("q", include="retries"), ops.Why(MessageId("q", "0", 0))):
+        id = MessageId("q", "0", 0)
+        looks = [ops.Delayed("q", include="retries"), ops.Why(id), ops.GetMessage(id), ops.Events(id)]
+        for look in [*looks, ops.FindMessages("q", key="k")]:
             assert SECRET in str(await broker.execute(TRUSTED, look))
             shown = await broker.execute(READER, look)
             assert shown

@@ -244,6 +244,31 @@ def test_the_payload_of_a_dead_letter_is_edited_in_an_editor(shop, run, monkeypa
     assert shop.read(offset=end - 1)[0].payload == b"order eleven"
 
 
+def test_what_happened_to_a_message_is_told(ps, run):
+    queue = ps.queue("mail")
+    queue.push(b"a", key="k", trace="t")
+    queue.lease(consumer="ann")[0].reject("bad")
+    out = run("trace", "mail/0/0").out
+    assert [line.split()[3] for line in lines(out)[2:5]] == ["pushed", "leased", "rejected"]
+    assert "dead letter mail.dlq/0/0" in out
+    assert lines(out)[-1].startswith("default: dead")
+    traced = run("trace", "mail/0/0", "--json").json
+    assert [event["what"] for event in traced["events"]] == ["pushed", "leased", "rejected"]
+    assert traced["events"][2]["letter"] == "mail.dlq/0/0"
+    assert traced["groups"][0]["state"] == "dead"
+    assert (
+        lines(run("trace", "mail", "--key", "k").out)[-1]
+        == "1 message of mail looked at, back to the oldest that is kept"
+    )
+    (found, letters) = run("trace", "--trace", "t", "--json").json
+    assert found["timelines"][0]["id"] == "mail/0/0"
+    assert letters["timelines"][0]["id"] == "mail.dlq/0/0"
+    assert run("trace", "mail", "--key", "other").code == 4
+    assert run("trace", "mail/0/1").code == 4
+    assert run("trace").code == 1
+    assert run("trace", "nowhere", "--key", "k").code == 4
+
+
 def test_retries_are_listed(ps, run):
     queue = ps.queue("mail")
     queue.push(b"a")

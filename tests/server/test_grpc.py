@@ -307,6 +307,28 @@ async def test_a_dead_letter_is_replaced_by_an_edited_message():
 
 
 @on_uvloop
+async def test_the_timeline_of_a_message():
+    async with serving() as stub:
+        await stub.Push(pb.PushRequest(queue="q", messages=[pb.NewMessage(payload=b"a", key="k")]))
+        (delivery,) = (await stub.Lease(pb.LeaseRequest(queue="q", consumer="ann"))).deliveries
+        how = pb.Settlement(receipts=[delivery.receipt], reject=pb.Reject(reason="bad"))
+        await stub.Settle(pb.SettleRequest(settlements=[how]))
+        details = await stub.GetMessage(pb.GetMessageRequest(id="q/0/0"))
+        events = (await stub.ListMessageEvents(pb.ListMessageEventsRequest(id="q/0/0"))).events
+        found = await stub.FindMessages(pb.FindMessagesRequest(queue="q", key="k"))
+
+        assert (details.message.payload, [group.state for group in details.groups]) == (b"a", ["dead"])
+        assert [event.what for event in events] == ["pushed", "leased", "rejected"]
+        assert (events[2].consumer, events[2].error, events[2].letter) == ("ann", "bad", "q.dlq/0/0")
+        assert [timeline.id for timeline in found.timelines] == ["q/0/0"]
+        assert (list(found.timelines[0].events), found.examined, found.is_complete) == (list(events), 1, True)
+        assert await refused(stub.FindMessages(pb.FindMessagesRequest(queue="q"))) == (
+            "INVALID_ARGUMENT",
+            "invalid_field",
+        )
+
+
+@on_uvloop
 async def test_a_retry_is_listed_with_its_error():
     async with serving() as stub:
         await stub.Push(pb.PushRequest(queue="q", payloads=[b"a"]))

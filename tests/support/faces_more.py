@@ -286,7 +286,17 @@ class GrpcFace(RemoteFace):
 
     def say_why(self, queue: Any, id: Any) -> Any:
         found = self.stub.Why(pb.WhyRequest(id=_id(id)))
-        return [(each.group, each.code, each.text) for each in found.reasons]
+        return [
+            (
+                each.group,
+                each.code,
+                each.text,
+                each.outcome,
+                each.error,
+                _moment(each.due_at) if each.HasField("due_at") else None,
+            )
+            for each in found.reasons
+        ]
 
     def say_cancel(self, queue: Any, id: Any) -> None:
         self.stub.Cancel(pb.CancelRequest(id=_id(id)))
@@ -483,7 +493,7 @@ def _messages(response: Any) -> list[dict[str, Any]]:
         fields |= {"content_type": ContentType(each.content_type), "headers": dict(each.headers)}
         for name in ("pushed_at", "available_at", "expires_at"):
             fields[name] = _moment(getattr(each, name)) if each.HasField(name) else None
-        found.append(fields | {"partition": each.id.split("/")[1]})
+        found.append(fields | {"partition": each.id.split("/")[1], "retry": None})  # asked for in lists of retries only
     return found
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.model import Message, Reason
 from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
+from penstock.replies import MessageDetails, MessageEvent, MessageSearch
 from penstock.requests import DEAD_ERROR
 
 MASK: Final = "•••"
@@ -41,6 +42,23 @@ class Mask:
         if retry is not None:
             retry = retry._replace(error=_masked_text(retry.error))
         return replace(message, payload=self.payload(message.payload), headers=headers, retry=retry)
+
+    def event(self, event: MessageEvent) -> MessageEvent:
+        """Something that happened to a message: its error."""
+        return msgspec.structs.replace(event, error=_masked_text(event.error))
+
+    def details(self, details: MessageDetails) -> MessageDetails:
+        """A message and its state in each group."""
+        groups = [msgspec.structs.replace(state, error=_masked_text(state.error)) for state in details.groups]
+        return MessageDetails(self.message(details.message), groups)
+
+    def search(self, search: MessageSearch) -> MessageSearch:
+        """Messages that were found, with their events."""
+        timelines = [
+            msgspec.structs.replace(timeline, events=list(map(self.event, timeline.events)))
+            for timeline in search.timelines
+        ]
+        return msgspec.structs.replace(search, timelines=timelines)
 
     def reason(self, reason: Reason) -> Reason:
         """Why a message waits: the last error."""

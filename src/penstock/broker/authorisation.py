@@ -26,7 +26,7 @@ from penstock.errors import NotAuthorised
 from penstock.model import DLQ_SUFFIX, Message, Reason
 from penstock.model_tasks import ScheduleView, TaskFilter, TaskPage, TaskSubmission, TaskView
 from penstock.operations import Action
-from penstock.replies import ServerInfo
+from penstock.replies import MessageDetails, MessageEvent, MessageSearch, ServerInfo
 from penstock.requests import LetterFilter
 from penstock.shard.tasks.operations import queue_of_operation
 from penstock.shard.tasks.schedules import queue_of_schedule
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.shard.shard import Shard
 
-MAY_BE_MASKED: Final = (TaskView, TaskPage, ScheduleView, list)
+# What replies say about messages of one queue, and how it is masked.
+OF_MESSAGES: Final[dict[type, Callable[[Mask, Any], Any]]] = {
+    Message: Mask.message,
+    Reason: Mask.reason,
+    MessageEvent: Mask.event,
+    MessageDetails: Mask.details,
+    MessageSearch: Mask.search,
+}
+MAY_BE_MASKED: Final = (TaskView, TaskPage, ScheduleView, MessageDetails, MessageSearch, list)
 LOOKS: Final = (Action.READ, Action.MONITOR, Action.EXPORT)  # what a broker that drains still answers
 
 
@@ -131,17 +139,19 @@ class Authorisation:
             return msgspec.structs.replace(reply, tasks=[self.task(principal, task) for task in reply.tasks])
         if isinstance(reply, ScheduleView):
             return self._schedule(principal, reply)
-        if not isinstance(reply, list) or not reply:
-            return reply
-        if isinstance(reply[0], ScheduleView):
+        if isinstance(reply, list) and reply and isinstance(reply[0], ScheduleView):
             return [self._schedule(principal, schedule) for schedule in reply]
-        if isinstance(reply[0], Message):
-            mask = self.mask(principal, next(iter(operation.queues())))
-            return reply if mask is None else [mask.message(message) for message in reply]
-        if isinstance(reply[0], Reason):
-            mask = self.mask(principal, next(iter(operation.queues())))
-            return reply if mask is None else [mask.reason(reason) for reason in reply]
-        return reply
+        return self._of_messages(principal, operation, reply)
+
+    def _of_messages(self, principal: Principal, operation: ops.Operation[Any], reply: Any) -> Any:
+        kind = type(reply[0]) if isinstance(reply, list) and reply else type(reply)
+        if kind not in OF_MESSAGES:
+            return reply
+        mask = self.mask(principal, next(iter(operation.queues())))
+        if mask is None:
+            return reply
+        hide = OF_MESSAGES[kind]
+        return [hide(mask, item) for item in reply] if isinstance(reply, list) else hide(mask, reply)
 
     def task(self, principal: Principal, task: TaskView) -> TaskView:
         """A task, masked if it must be."""

@@ -42,6 +42,7 @@ from penstock.cli.sql import sql
 from penstock.cli.storage import doctor, verify
 from penstock.cli.tasks import enqueue
 from penstock.cli.top import top
+from penstock.cli.trace import trace
 from penstock.cli.worker import worker, workers
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def _add(panel: str, *commands: Callable[..., None]) -> None:
 _add("Broker", serve)
 app.add_typer(tls.app, name="tls", rich_help_panel="Broker")
 _add("Messages", push, lease, tail, peek)
-_add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why)
+_add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why, trace)
 app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
 app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
 _add("Queues and groups", groups.seek)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState, priority_of
 from penstock.delivery.entries import AttemptsLost, Entry, Leased, Push, Revived, Settled, Span
-from penstock.delivery.group import Group, Lane
+from penstock.delivery.group import Group, Lane, Lease
 from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
 from penstock.delivery.log import Extent, Partition, Queue, ask_each, dues_of
@@ -206,6 +206,14 @@ def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, n
     )
 
 
+def lease_of(group: Group, progress: Progress, offset: int) -> Lease | None:
+    """The lease that holds a message; None when nobody in this process has one."""
+    for lease in group.leases.values():
+        if any(take.progress is progress and take.index_of(offset) >= 0 for take in lease.takes):
+            return lease
+    return None
+
+
 def _settled(progress: Progress, offset: int) -> tuple[str, str]:
     if progress.dead_offsets is not None and offset in progress.dead_offsets:
         return "dead", "it is in the dead-letter queue; redrive brings it back"
@@ -217,11 +225,11 @@ def _settled(progress: Progress, offset: int) -> tuple[str, str]:
 
 
 def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
-    for lease in group.leases.values():
-        if any(take.progress is progress and take.index_of(offset) >= 0 for take in lease.takes):
-            who = lease.consumer or "unnamed"
-            return "leased", f"consumer {who!r} holds it, attempt {progress.attempt_next(offset)}"
-    return "leased", "a consumer holds it"
+    lease = lease_of(group, progress, offset)
+    if lease is None:
+        return "leased", "a consumer holds it"
+    who = lease.consumer or "unnamed"
+    return "leased", f"consumer {who!r} holds it, attempt {progress.attempt_next(offset)}"
 
 
 def _gated(core: DeliveryState, progress: Progress, offset: int, state: int, now: int) -> tuple[str, str] | None:

@@ -227,6 +227,11 @@ handles(ops.Delayed)(lambda session, call, who: browse.delayed(session.shard, ca
 handles(ops.Cancel)(
     lambda session, call, who: _change(session, lambda now: admin.decide_cancel(session.shard.core, call.id, now))
 )
+handles(ops.GetMessage)(lambda session, call, who: session.timelines.details(call.id))
+handles(ops.Events)(lambda session, call, who: session.timelines.events(call.id, call.limit))
+handles(ops.FindMessages)(
+    lambda session, call, who: session.timelines.search(call.queue, call.key, call.trace, call.limit, call.look_back)
+)
 handles(ops.Why)(lambda session, call, who: browse.why_waiting(session.shard, call.id))
 
 

@@ -58,6 +58,7 @@ from penstock.shard.queue_sets import SetKey, SetWaiter, set_key
 from penstock.shard.shard import Shard
 from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
+from penstock.shard.timeline import Timelines
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.shard.waiters import Waiter
 from penstock.storage.directory import FORMAT_ENCRYPTED, raise_format
@@ -142,10 +143,9 @@ class Session:
         self.timekeeper = Timekeeper(self.shard)
         own_disk = None if self._store is None else self._store.own_disk
         self.tasks: TaskService = TaskService(self.shard, own_disk, task_retention_seconds, background=background)
-        self.timekeeper.roles.append(self.tasks.tick)
-        self._instruct_keeper()
-        if self.shard.store is not None:
-            self.shard.store.keep_tasks(clock, task_retention_seconds)
+        self.timelines: Timelines = Timelines(self.shard)
+        self.timekeeper.roles += [self.tasks.tick, self.timelines.tick]
+        self._instruct_keeper(task_retention_seconds)
         self._measure(is_recording=history and background)
         self.backups: Backups = Backups(self.shard, self.keeper, self._disk)
         self._closing = threading.Lock()
@@ -185,12 +185,14 @@ class Session:
         self.meter = self.recorder.sampler.meter = meter
         metrics.measure_commits(self.shard, meter)
 
-    def _instruct_keeper(self) -> None:
+    def _instruct_keeper(self, task_retention_seconds: float) -> None:
         """Who must know before the storekeeper removes something."""
         if self.keeper is not None:
             self.keeper.before_removal = self.tasks.before_removal
             self.keeper.before_audit_removal = self.audit.before_removal
             self.keeper.identify_tasks = self.tasks.identify
+        if self.shard.store is not None:
+            self.shard.store.keep_tasks(self.clock, task_retention_seconds)
 
     def _keep_quotas(self) -> None:
         self.staged_quotas = StagedQuotas(self._disk, self.staging)

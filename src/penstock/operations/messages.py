@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from penstock import limits
 from penstock.model import Message, Reason
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import IN_QUEUE, Id, Included, Instant, Limit, Offset, Partition, QueueName
+from penstock.operations.types import (
+    IN_QUEUE,
+    Id,
+    Included,
+    Instant,
+    Limit,
+    LookBack,
+    Offset,
+    Partition,
+    QueueName,
+    SearchLimit,
+)
+from penstock.replies import MessageDetails, MessageEvent, MessageSearch
 
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
 
@@ -79,6 +92,62 @@ class Cancel(Operation[None], frozen=True):
 
     def queues(self) -> Iterable[str]:
         return (self.id.queue,)
+
+
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/messages/{partition}/{offset}",
+    errors=ONE_MESSAGE,
+)
+class GetMessage(Operation[MessageDetails], frozen=True):
+    """One message, and its state in each group."""
+
+    id: Id
+
+    def queues(self) -> Iterable[str]:
+        return (self.id.queue,)
+
+
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/messages/{partition}/{offset}/events",
+    errors=ONE_MESSAGE,
+    route="list_message_events",
+    reply="events",
+    example={"limit": 100},
+)
+class Events(Operation[list[MessageEvent]], frozen=True):
+    """What happened to a message, oldest first: pushed, leased by whom, retried why, settled, dead, redriven.
+
+    The last `limit` events. Those of a message that is no longer kept are there as long as its queue keeps others of
+    its age.
+    """
+
+    id: Id
+    limit: Limit = 1_000
+
+    def queues(self) -> Iterable[str]:
+        return (self.id.queue,)
+
+
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/events",
+    errors=(*IN_QUEUE, "invalid_field"),
+    route="search_messages",
+    example={"key": "customer-7", "limit": 5},
+)
+class FindMessages(Operation[MessageSearch], frozen=True):
+    """The newest messages with a key or a trace id, and what happened to each.
+
+    Looks at the last `look_back` messages of the queue, and says how far back that was.
+    """
+
+    queue: QueueName
+    key: str | None = None
+    trace: str | None = None
+    limit: SearchLimit = 20
+    look_back: LookBack = limits.look_back_default
 
 
 @operation(

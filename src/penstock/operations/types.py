@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from penstock import validation
+from penstock import limits, validation
 from penstock.errors import InvalidField, shown
 from penstock.model import MessageId, check_name
 from penstock.operations.base import Check
@@ -41,6 +41,17 @@ def _included(value: Any, field: str) -> str:
     return str(value)
 
 
+def _number(most: int) -> Check:
+    def check(value: Any, field: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise InvalidField(f"{field}: {shown(value)} is outside 1 to {most:,}")
+        return value
+
+    return Check(check)
+
+
+SearchLimit = Annotated[int, _number(limits.timelines_max)]
+LookBack = Annotated[int, _number(limits.look_back_max)]
 INCLUDED: Final = ("", "retries", "only_retries")
 Included = Annotated[Literal["", "retries", "only_retries"], Check(_included)]
 

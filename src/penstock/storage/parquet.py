@@ -170,6 +170,17 @@ class SegmentReader:
         """The Parquet metadata of a file, with the statistics of its row groups."""
         return self._footers.get(file.name, lambda: self._footer(file))
 
+    def may_hold(self, file: SegmentFile, row_group: int, column: str, text: str) -> bool:
+        """Whether the statistics of a row group leave room for a row whose column is this text."""
+        footer = self.footer(file)
+        names = [footer.schema.column(index).path for index in range(len(footer.schema))]
+        if DATA_KEY in names:
+            return True  # a row of an encrypted queue has a hash in its place
+        statistics = footer.row_group(row_group).column(names.index(column)).statistics
+        if statistics is None or not statistics.has_min_max:
+            return True
+        return bool(statistics.min <= text <= statistics.max)
+
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """Drop the footers of files that are gone."""
         self._footers.drop(is_gone)
@@ -384,7 +395,7 @@ class EventRows:
             partition = self._names.partition(settled.queue, span.partition)
             rows += [
                 (queue, settled.queue, group, partition, first, first + count - 1, count, outcome, attempt, *ending)
-                for first, count, attempt in _runs(span)
+                for first, count, attempt in runs_of(span)
             ]
         if len(rows) >= EVENT_ROWS_AT_ONCE:
             self._tables.setdefault((queue, settled.queue), []).append(table_of(EVENTS, rows))
@@ -415,7 +426,7 @@ def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:
     return list(map(EventsOf, *columns))
 
 
-def _runs(span: Span) -> list[tuple[int, int, int]]:
+def runs_of(span: Span) -> list[tuple[int, int, int]]:
     """(first offset, count, attempt) of each run of consecutive offsets with one attempt."""
     if not span.offsets and not span.attempts:
         return [(span.first, span.count, span.attempt)]

@@ -38,6 +38,7 @@ from penstock.model import Freed
 from penstock.storage import parquet, retention, segment_audit
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
+from penstock.storage.event_lookup import EventLookup, matching_rows
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import (
     CurrentManifest,
@@ -82,6 +83,7 @@ class SegmentStore:
         self._reader = SegmentReader(self._disk, row_seals=row_seals)
         self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
         self._columns: ByteCache[tuple[str, int, str], parquet.Column] = ByteCache(limits.segment_columns_bytes)
+        self.events = EventLookup(self._reader)
         self._current.sweep()
         self._disk.sweep_cache()
 
@@ -128,6 +130,18 @@ class SegmentStore:
     def pushed_at(self, extent: Extent) -> NDArray[np.int64]:
         """When each message of `extent` was pushed, µs."""
         return self.column(extent, "pushed_at")
+
+    def rows_with(self, extent: Extent, column: str, text: str) -> list[int]:
+        """Offsets of `extent` whose `column`, key or trace_id, is this text."""
+
+        def search(present: Extent, file: SegmentFile) -> list[int]:
+            if not self._reader.may_hold(file, present.row_group, column, text):
+                return []
+            values = self._reader.read(file, present.row_group, [column])[column]
+            rows = matching_rows(values.slice(present.row, present.count), text)
+            return [extent.first_offset + row for row in rows]
+
+        return self._read(extent, search)
 
     def forget_loaded(self) -> None:
         """Drop what was loaded before: some of it can no longer be read."""
@@ -258,6 +272,7 @@ class SegmentStore:
         self._batches.drop(lambda key: key[0] not in named)
         self._columns.drop(lambda key: key[0] not in named)
         self._reader.forget(lambda name: name not in named)
+        self.events.forget(named)
         return Freed(files_removed=files, bytes_freed=size)
 
     def _read(self, extent: Extent, read: Callable[[Extent, SegmentFile], Read]) -> Read:

@@ -19,7 +19,7 @@ from penstock import operations as ops
 from penstock.model import Message, MessageId, PartitionLag
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
 from penstock.model_tasks import OperationAction, TaskState
-from penstock.replies import LeaseView
+from penstock.replies import LeaseView, MessageDetails, MessageState
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import message_view
 from penstock.wire.json_options import QueueView, view_of
@@ -81,6 +81,22 @@ def groups_view(groups: Mapping[str, Sequence[PartitionLag]]) -> Any:
     return GROUPS([GROUP(name, list(map(LAG.write, lags))) for name, lags in groups.items()])
 
 
+STATE: Final = shape_of(MessageState)
+MESSAGE: Final = new_struct(
+    "MessageDetails",
+    "A message, and its state in each group.",
+    [("groups", list_of(STATE.type))],
+    bases=(models.MessageView,),
+    kw_only=True,
+)
+
+
+def details_view(details: MessageDetails) -> Any:
+    """A message with its groups beside its own fields."""
+    fields = msgspec.structs.asdict(message_view(details.message))
+    return MESSAGE(groups=list(map(STATE.write, details.groups)), **fields)
+
+
 class Reply(NamedTuple):
     """The type of a reply in JSON, and what makes it of an operation and its result. No type: there is no content."""
 
@@ -95,6 +111,7 @@ REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
     ),
     ops.GetOptions: Reply(QueueView, lambda operation, options: view_of(operation.queue, options)),
     ops.Groups: Reply(GROUPS, lambda operation, groups: groups_view(groups)),
+    ops.GetMessage: Reply(MESSAGE, lambda operation, details: details_view(details)),
     ops.CreateGroup: Reply(models.QueueName, lambda operation, result: models.QueueName(operation.group)),
     ops.InitProducer: Reply(models.ProducerView, lambda operation, result: models.producer_view(*result)),
     ops.GetSeries: Reply(SERIES.type, lambda operation, found: SERIES.write(found)),

@@ -37,7 +37,7 @@ from penstock.model import (
     queue_options,
 )
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
-from penstock.replies import BackupState, LeaseView, Member
+from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
 from penstock.requests import LetterFilter, QueueOrder
 from penstock.validation import PLAIN
 
@@ -329,6 +329,28 @@ class Queue:
     async def why(self, id: MessageId | str) -> list[Reason]:
         """Why is this message not delivered? One answer per group."""
         return await self._session.execute(ops.Why(validation.message_id(id)))
+
+    async def message(self, id: MessageId | str) -> MessageDetails:
+        """A message, and its state in each group."""
+        return await self._session.execute(ops.GetMessage(validation.message_id(id)))
+
+    async def events(self, id: MessageId | str, limit: int = 1_000) -> list[MessageEvent]:
+        """What happened to a message, oldest first; the last `limit` events."""
+        return await self._session.execute(ops.Events(validation.message_id(id), limit))
+
+    async def find(
+        self,
+        *,
+        key: str | None = None,
+        trace: str | None = None,
+        limit: int = 20,
+        look_back: int = limits.look_back_default,
+    ) -> MessageSearch:
+        """The newest messages with a key or a trace id, each with its events.
+
+        Looks at the last `look_back` messages of the queue; `looked_back_to` and `is_complete` say how far that was.
+        """
+        return await self._session.execute(ops.FindMessages(self.name, key, trace, limit, look_back))
 
     async def stats(self) -> QueueStats:
         """Counters of the queue and of its groups."""

@@ -13,7 +13,7 @@ from penstock import operations as ops
 from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
-from penstock.errors import MessageNotFound, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
+from penstock.errors import PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, check_name
 from penstock.operations import Action
 from penstock.requests import Operation, PushOperation, SettleOperation
@@ -23,7 +23,7 @@ from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
-from penstock.wire.json_messages import batch_of, message_view, producer_of, receipts_of, settling_of
+from penstock.wire.json_messages import batch_of, producer_of, receipts_of, settling_of
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import changes_of, view_of
 from penstock.wire.json_shapes import Shape
@@ -95,15 +95,6 @@ async def all_stats(request: RequestParts) -> models.StatsView:
 
 
 # messages
-
-
-async def message(request: RequestParts) -> models.MessageView:
-    """GET /api/v1/queues/{queue}/messages/{partition}/{offset}."""
-    id = MessageId.parse("/".join(request.path[name] for name in ("queue", "partition", "offset")))
-    for message in await request.execute(ops.Read(id.queue, id.partition, id.offset, None, 1)):
-        if message.id == id:
-            return message_view(message)
-    raise MessageNotFound(f"there is no message {id}")
 
 
 async def search_dead_letters(request: RequestParts) -> Any:

@@ -34,7 +34,7 @@ IN_TASK: Final = ("task_not_found", "invalid_field")
 # `/queues/{queue}/`, or the first.
 SECTIONS: Final = {
     "queues": ("queues",),
-    "messages": ("messages", "peek", "delayed", "lease"),
+    "messages": ("messages", "events", "peek", "delayed", "lease"),
     "deliveries": ("lease", "ack", "nack", "reject", "release", "snooze", "extend", "transactions", "producers"),
     "groups": ("groups",),
     "dead letters": ("dlq",),
@@ -216,11 +216,6 @@ COMPOSED: Final = (
                 {"type": "push", "queue": "invoices", "messages": [{"payload": {"order": 1}}]},
             ]
         },
-    ),
-    Route(
-        *("GET", f"{_QUEUE}/messages/{{partition}}/{{offset}}", "get_message", "One message", actions.message),
-        result=models.MessageView,
-        errors=(*IN_QUEUE, "message_not_found"),
     ),
     Route(
         *("POST", f"{_QUEUE}/dlq/search", "search_dead_letters", "Dead letters, by more than fits into a URL"),

@@ -501,6 +501,122 @@ class Reason(_message.Message):
     due_at: _timestamp_pb2.Timestamp
     def __init__(self, group: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
+class GetMessageRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class MessageDetails(_message.Message):
+    __slots__ = ("message", "groups")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    message: StoredMessage
+    groups: _containers.RepeatedCompositeFieldContainer[MessageState]
+    def __init__(self, message: _Optional[_Union[StoredMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[MessageState, _Mapping]]] = ...) -> None: ...
+
+class MessageState(_message.Message):
+    __slots__ = ("group", "state", "code", "text", "attempts", "outcome", "error", "failed_at", "due_at", "consumer", "leased_at", "expires_at")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    LEASED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: str
+    code: str
+    text: str
+    attempts: int
+    outcome: str
+    error: str
+    failed_at: _timestamp_pb2.Timestamp
+    due_at: _timestamp_pb2.Timestamp
+    consumer: str
+    leased_at: _timestamp_pb2.Timestamp
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., attempts: _Optional[int] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., consumer: _Optional[str] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListMessageEventsRequest(_message.Message):
+    __slots__ = ("id", "limit")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    limit: int
+    def __init__(self, id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListMessageEventsResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[MessageEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[MessageEvent, _Mapping]]] = ...) -> None: ...
+
+class MessageEvent(_message.Message):
+    __slots__ = ("at", "what", "group", "attempt", "consumer", "error", "due_at", "letter")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    LETTER_FIELD_NUMBER: _ClassVar[int]
+    at: _timestamp_pb2.Timestamp
+    what: str
+    group: str
+    attempt: int
+    consumer: str
+    error: str
+    due_at: _timestamp_pb2.Timestamp
+    letter: str
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., what: _Optional[str] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., consumer: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., letter: _Optional[str] = ...) -> None: ...
+
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("queue", "key", "trace", "limit", "look_back")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LOOK_BACK_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    key: str
+    trace: str
+    limit: int
+    look_back: int
+    def __init__(self, queue: _Optional[str] = ..., key: _Optional[str] = ..., trace: _Optional[str] = ..., limit: _Optional[int] = ..., look_back: _Optional[int] = ...) -> None: ...
+
+class FindMessagesResponse(_message.Message):
+    __slots__ = ("timelines", "examined", "looked_back_to", "is_complete")
+    TIMELINES_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_BACK_TO_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    timelines: _containers.RepeatedCompositeFieldContainer[Timeline]
+    examined: int
+    looked_back_to: _timestamp_pb2.Timestamp
+    is_complete: bool
+    def __init__(self, timelines: _Optional[_Iterable[_Union[Timeline, _Mapping]]] = ..., examined: _Optional[int] = ..., looked_back_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_complete: _Optional[bool] = ...) -> None: ...
+
+class Timeline(_message.Message):
+    __slots__ = ("id", "pushed_at", "key", "trace", "events")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_AT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    pushed_at: _timestamp_pb2.Timestamp
+    key: str
+    trace: str
+    events: _containers.RepeatedCompositeFieldContainer[MessageEvent]
+    def __init__(self, id: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., trace: _Optional[str] = ..., events: _Optional[_Iterable[_Union[MessageEvent, _Mapping]]] = ...) -> None: ...
+
 class GetStatsRequest(_message.Message):
     __slots__ = ("queue",)
     QUEUE_FIELD_NUMBER: _ClassVar[int]
