@@ -105,7 +105,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": FACE | {"client", "aio"},
     "worker": FACE | {"client", "aio", "tasks", "telemetry.logs"},
     "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
-    "history": CORE | FACE | {"access.encryption"},
+    "history": CORE | FACE | {"access.encryption", "postgres"},
     "spark": CORE | FACE | {"access.encryption", "history", "client", "__init__"},
     "__init__": FACE | {"client", "aio", "tasks", "spark"},
     "cli": SERVER

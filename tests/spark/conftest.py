@@ -10,6 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
+from tests.support.s3 import CREDENTIALS
+from tests.support.s3_fixtures import credentials, s3, server
+
+__all__ = ["credentials", "s3", "server"]
 
 
 def without_zip(folder: Path) -> Path:
@@ -37,6 +41,11 @@ CONF = {
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(without_zip(tmp_path_factory.mktemp("spark"))))
+        for (
+            name,
+            value,
+        ) in CREDENTIALS.items():  # before Spark starts: its processes inherit them
+            patch.setenv(name, value)
         yield
 
 

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
 
 from penstock.cli import output
-from penstock.cli.exits import SERVER_ERROR
+from penstock.cli.exits import SERVER_ERROR, CommandError
 from penstock.cli.options import AsJson
 from penstock.clock import SystemClock
+from penstock.model import is_store_url
 from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.repair import Loss, Report
+    from penstock.storage.disk import Disk
     from penstock.storage.doctor import Finding
     from penstock.verify import Verification
 
 
-Directory = Annotated[Path, typer.Argument(help="The data directory; no process may have it open.")]
+Directory = Annotated[
+    str, typer.Argument(help="The data directory, or the URL of a store in PostgreSQL; no process may have it open.")
+]
+ROLE: Final = "penstock doctor"
+
+
+@contextmanager
+def looked_at(location: str) -> Iterator[Disk]:
+    """The files of a directory, which is locked, or of a store that nobody owns. Nothing can be changed."""
+    from penstock.storage.disk import ReadOnlyDisk
+    from penstock.storage.doctor import require_data_directory
+
+    if is_store_url(location):
+        from penstock.postgres.outside import unowned
+
+        with unowned(location, ROLE) as store:
+            yield store
+        return
+    disk = ReadOnlyDisk(location)
+    require_data_directory(disk)
+    disk.lock()
+    try:
+        yield disk
+    finally:
+        disk.close()
 
 
 def doctor(
@@ -43,26 +71,38 @@ def doctor(
         raise typer.Exit(SERVER_ERROR)
 
 
-def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
-    """Look at a directory under its lock, and repair it if requested."""
+def examine(directory: Path | str, *, repair: bool, is_shown: bool) -> Report:
+    """Look at a directory under its lock, or at a store that nobody owns, and repair it if requested."""
+    from penstock.repair import diagnose
+
+    if repair:
+        return _repaired(directory, is_shown=is_shown)
+    with looked_at(str(directory)) as disk, output.progress("examining", is_shown=is_shown) as on_progress:
+        return diagnose(disk, SystemClock().now(), on_progress).report()
+
+
+def _repaired(directory: Path | str, *, is_shown: bool) -> Report:
     from penstock.access.encryption import KeyRing, wrapper_of
     from penstock.repair import diagnose
     from penstock.repair import repair as repair_directory
-    from penstock.storage.disk import ReadOnlyDisk, RealDisk
+    from penstock.storage.disk import RealDisk
     from penstock.storage.doctor import require_data_directory
 
-    disk = RealDisk(directory) if repair else ReadOnlyDisk(directory)
+    if is_store_url(str(directory)):
+        raise CommandError(
+            "a store in PostgreSQL is not repaired in place",
+            hint="restore the database from its backup, or from a standby: PostgreSQL keeps checksums of its own",
+        )
+    disk = RealDisk(directory)
     require_data_directory(disk)
     clock = SystemClock()
     disk.lock()
     try:
-        with output.progress("examining", is_shown=is_shown) as tell:
-            wrapper = wrapper_of() if repair else None
+        with output.progress("examining", is_shown=is_shown) as on_progress:
+            wrapper = wrapper_of()
             keys = None if wrapper is None else KeyRing(disk, wrapper, clock)
-            found = diagnose(disk, clock.now(), tell, keys)
-        if repair and not found.is_sound:
-            return repair_directory(disk, found, clock, random.Random())
-        return found.report()
+            found = diagnose(disk, clock.now(), on_progress, keys)
+        return found.report() if found.is_sound else repair_directory(disk, found, clock, random.Random())
     finally:
         disk.close()
 
@@ -156,20 +196,12 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
         raise typer.Exit(SERVER_ERROR)
 
 
-def verified(directory: Path, *, is_shown: bool) -> Verification:
-    """Verify a directory under its lock."""
-    from penstock.storage.disk import ReadOnlyDisk
-    from penstock.storage.doctor import require_data_directory
+def verified(directory: Path | str, *, is_shown: bool) -> Verification:
+    """Verify a directory under its lock, or a store that nobody owns."""
     from penstock.verify import verify as check
 
-    disk = ReadOnlyDisk(directory)
-    require_data_directory(disk)
-    disk.lock()
-    try:
-        with output.progress("verifying", is_shown=is_shown) as tell:
-            return check(disk, SystemClock().now(), tell)
-    finally:
-        disk.close()
+    with looked_at(str(directory)) as disk, output.progress("verifying", is_shown=is_shown) as on_progress:
+        return check(disk, SystemClock().now(), on_progress)
 
 
 def write_verification(found: Verification) -> None:

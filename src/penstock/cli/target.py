@@ -26,7 +26,7 @@ from penstock.cli import output
 from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Flags, Url, command
 from penstock.errors import DirectoryInUse
-from penstock.model import check_name
+from penstock.model import check_name, is_store_url
 from penstock.remote import settings
 from penstock.remote.settings import checked_token, has_token_in_environment, token_of_file
 
@@ -224,6 +224,10 @@ class Broker(Flags):
 
     def readable_address(self) -> str:
         """The address; a directory must exist, since reading must not leave a new one there."""
+        if is_store_url(self.address):
+            from penstock.postgres.outside import checked_target
+
+            checked_target(self.address)
         if self.is_directory and not Path(self.address).expanduser().is_dir():
             raise FileNotFoundError(f"there is no directory {self.address}")
         return self.address

@@ -1,4 +1,5 @@
-"""The files that history is read from: a data directory on this machine or behind a broker. Only pins are written.
+"""The files that history is read from: a data directory on this machine or behind a broker, or a store. Only pins are
+written.
 
 Only what is durable is read. A broker says how far that is; in a directory on this machine the reader makes durable
 what it has read before it uses it.

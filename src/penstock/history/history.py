@@ -28,6 +28,7 @@ from penstock.history.files import Files, LocalFiles
 from penstock.history.message_rows import read_journal, read_segment
 from penstock.history.moment import Moment, QueueIndex, Tail, TailView
 from penstock.history.slices import NO_LIMITS, Limits, OffsetRange, Slice
+from penstock.model import is_store_url
 from penstock.seals import Seals
 from penstock.storage import checkpoint as checkpoints
 from penstock.storage import manifest as manifests
@@ -47,7 +48,7 @@ PIN_SECONDS: Final = bounds.segment_pin_seconds / 4  # between renewals
 def open_history(
     url: str | Path, *, local: bool = True, clock: Clock | None = None, connect_seconds: float = CONNECT_SECONDS
 ) -> History:
-    """The history at a url: a data directory, or a broker at `penstock://host:port`.
+    """The history at a url: a data directory, a broker at `penstock://host:port`, or a store in PostgreSQL.
 
     The files of a broker are read directly when its directory is on this machine, unless `local` is False. A broker
     that does not answer is tried for `connect_seconds`; one that goes away later is waited for longer.
@@ -66,6 +67,10 @@ def absolute_url(url: str) -> str:
 
 
 def _files(url: str, local: bool, connect_seconds: float) -> Files:
+    if is_store_url(url):
+        from penstock.history.store_files import StoreFiles
+
+        return StoreFiles(url)
     if is_directory(url):
         return LocalFiles(url.removeprefix("file://"))
     from penstock.history.broker_files import BrokerFiles
@@ -111,6 +116,9 @@ class History:
             except (FileNotFoundError, Damaged) as error:
                 # Most likely a file went between two of our reads; damage that stays is raised in the end.
                 trouble, self._tail = error, None
+            except BaseException:
+                self._tail = None  # it may have frames that were not made durable
+                raise
         if isinstance(trouble, Damaged):
             raise trouble
         raise StorageError(f"{self.files.root} changes too quickly to be read", hint="try again")

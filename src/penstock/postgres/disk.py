@@ -109,6 +109,8 @@ class PostgresDisk:
         first = _first_sequence(name)
         if first is not None:
             return first in self.journal_files()
+        if name == JOURNAL:
+            return bool(self.journal_files())
         sql = "SELECT 1 FROM penstock.files WHERE shard = $1 AND (name = $2 OR (name > $3 AND name < $4)) LIMIT 1"
         return self._links.ask(lambda link: link.one(sql, self._shard, name, f"{name}/", f"{name}0")) is not None
 

@@ -36,7 +36,7 @@ from penstock.errors import (
 )
 from penstock.history import History, is_directory, open_history
 from penstock.history.history import CONNECT_SECONDS
-from penstock.model import check_name
+from penstock.model import check_name, is_store_url
 from penstock.storage.directory import MARKER
 
 
@@ -84,7 +84,7 @@ class Location:
         if not isinstance(url, str) or not url.strip():
             raise InvalidField("url: there is none", hint="give a data directory, or a broker: penstock://host:port")
         self.url = _directory_of(url.strip())
-        self.is_broker = "://" in self.url
+        self.is_broker = "://" in self.url and not is_store_url(self.url)
         self._clock = clock or SystemClock()
         self._handle: Penstock | None = None  # of a broker, kept for the next time
         self._pending: dict[tuple[str, str], dict[str, int]] = {}  # (queue, group): not committed yet
@@ -106,7 +106,7 @@ class Location:
 
     def check(self) -> None:
         """Refuse a directory that holds no data; opening would create it."""
-        if not self.is_broker and not (Path(self.url) / MARKER).is_file():
+        if not self.is_broker and not is_store_url(self.url) and not (Path(self.url) / MARKER).is_file():
             raise NotADataDirectory(
                 f"{self.url} holds no data of Penstock",
                 hint="give the directory that `penstock serve --data` or `penstock.open` uses, or a broker's url",
@@ -202,6 +202,8 @@ def _directory_of(url: str) -> str:
     scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme == "file":
         return urlsplit(url).path
+    if is_store_url(url):
+        return url
     if scheme and scheme not in ("penstock", "http"):
         hint = "give a data directory, or a broker: penstock://host:port"
         raise InvalidField(f"url: {url!r} is neither a directory nor a broker", hint=hint)

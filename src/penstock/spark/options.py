@@ -18,6 +18,7 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.history import Slice, absolute_url
 from penstock.model import suggestion
+from penstock.urls import has_secret, masked
 
 Table = Literal["messages", "events", "tasks"]
 Payload = Literal["binary", "string", "json", "none"]
@@ -148,6 +149,11 @@ def _suggestion(name: str, known: tuple[str, ...]) -> str:
 def _url(text: str) -> str:
     if not text.strip():
         raise InvalidField("it is empty", hint="a data directory, or penstock://localhost:7710")
+    if has_secret(text):
+        hint = (
+            "leave it out: Spark shows options in its plans. Tasks take it from PGPASSFILE or PGPASSWORD where they run"
+        )
+        raise InvalidField(f"{masked(text)} contains a password", hint=hint)
     # Tasks may run in other directories than the program that names this one.
     return absolute_url(text)
 
