@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import BadSettings
-from penstock.model import Durability, is_mode, suggestion
+from penstock.model import Durability, is_mode, is_store_url, suggestion
 from penstock.urls import has_secret, masked
 
 Port = int | Literal["off"]
@@ -45,6 +45,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str = "./data"
     data_mode: str = "0700"
+    store: str = ""
+    store_password_file: str = ""
+    node: str = ""
+    advertise: str = ""
+    deployment: str = ""
+    replicated: bool = False
     host: str = "127.0.0.1"
     auth: Literal["on", "off"] = "on"
     tcp_port: Port = 7710
@@ -101,6 +107,12 @@ NAMES: Final = Settings.__struct_fields__
 EXPECTED: Final = {
     "data": "the path of a directory",
     "data_mode": 'a mode in quotes such as "0700" or "0750", with nothing for others',
+    "store": "a URL such as 'postgresql://penstock@db1,db2/penstock'",
+    "store_password_file": "the path of a file with the password of the store, which others may not read",
+    "node": "a name of this node: letters, digits, '.', '_', ':' or '-', at most 50",
+    "advertise": "a name or an address by which clients reach this node, without a port",
+    "deployment": "the name of the deployment that the store belongs to",
+    "replicated": "true or false",
     "host": "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
     "auth": "'on', or 'off' on a loopback address",
     "tcp_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
@@ -159,6 +171,7 @@ _TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys
 _TEXTS: Final = frozenset(  # with something in them
     {
         *("data", "host", "tls_certificate", "tls_key", "tls_client_ca"),
+        *("store_password_file", "advertise", "deployment"),
         *("jwt_issuer", "jwt_audience", "jwt_keys", "jwt_grants_claim"),
         *("master_key", "kms_command", "segments"),
     }
@@ -235,6 +248,10 @@ def _of_environment(environment: Mapping[str, str], problems: list[str]) -> Iter
             problems.append(f"{variable} is not a setting; {suggestion(variable, known)}")
 
 
+def _has_password(url: str) -> bool:
+    return bool(re.search(r"//[^/@]*:[^/@]*@|[?&]password=", url))
+
+
 def _of_flags(flags: Mapping[str, Any]) -> Iterator[SourcedValue]:
     for name, value in flags.items():
         if value is not None:
@@ -274,6 +291,11 @@ def _checked(setting: SourcedValue) -> Any:
         converted = msgspec.convert(value, _TYPES[name])
     except msgspec.ValidationError:
         converted = None
+    if name == "store" and source.startswith("--") and isinstance(value, str) and _has_password(value):
+        raise ValueError(
+            f"{source}: a password in the arguments of a process can be read by everybody on this machine: "
+            "use PENSTOCK_STORE, store_password_file or PGPASSFILE"
+        )
     if converted is None or isinstance(value, bool) != (_TYPES[name] is bool) or not _is_valid(name, converted):
         raise ValueError(f"{source}: {name} must be {EXPECTED[name]}, not {_echo(value)}")
     return converted
@@ -290,6 +312,10 @@ def _is_valid(name: str, value: Any) -> bool:
     if name in _LISTS:
         is_network = is_network_text if name == "trusted_proxies" else bool
         return all(_LISTS[name].fullmatch(part) and is_network(part) for part in value)
+    if name == "store":
+        return is_store_url(value)
+    if name == "node":
+        return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,49}", value)) and not value.startswith("embedded-")
     if name == "data_mode":
         return is_mode(value)
     if name == "jwt_keys" and "://" in value:
@@ -335,6 +361,9 @@ def _clashes(settings: Settings) -> Iterator[str]:
             if port in used:
                 yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
             used.setdefault(port, name)
+    useless = [name for name in ("node", "advertise", "deployment", "replicated") if getattr(settings, name)]
+    if not settings.store and useless:
+        yield f"{useless[0]} is of no use without store"
     yield from _tls_clashes(settings)
     missing = [name for name in _JWT if not getattr(settings, name)]
     if 0 < len(missing) < len(_JWT):

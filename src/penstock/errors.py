@@ -351,11 +351,14 @@ class Unavailable(ServerError):
 
     hint_default = "check that the broker runs and the address is right, then try again"
 
+    def __init__(self, message: str, *, retry_after_seconds: float = 0.0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_seconds = retry_after_seconds  # 0: nobody knows
+
 
 class Moved(ServerError):
     """This node is a spare; `address` is where the owner can be reached, empty when there is none right now."""
 
-    code = "moved"
     hint_default = "clients of Penstock follow by themselves; others connect to the address"
 
     def __init__(self, message: str, *, address: str = "", hint: str | None = None) -> None:
@@ -408,21 +411,18 @@ class DiskFull(StorageError):
 class StoreUnavailable(StorageError):
     """The connection to the store was lost, or a deadline passed. What was sent may or may not have happened."""
 
-    code = "store_unavailable"
     hint_default = "check that PostgreSQL runs and can be reached; Penstock goes on by itself when it is back"
 
 
 class StoreRefused(StorageError):
     """The store refused a connection or a statement; `sqlstate` is PostgreSQL's own code, empty without an answer."""
 
-    code = "store_refused"
     sqlstate = ""
 
 
 class Deposed(StorageError):
     """Another node owns the shard now: this one changes nothing any more."""
 
-    code = "deposed"
     hint_default = "the node becomes a spare, and clients go to the new owner"
 
 

@@ -115,7 +115,7 @@ def test_who_connects_to_a_directory_is_referred_to_open(connect, place):
 
 @pytest.mark.parametrize(
     "url",
-    ["penstock://localhost:7710", "http://localhost:7711", "https://h", "postgresql://u:secret@h/db", "redis://h",
+    ["penstock://localhost:7710", "http://localhost:7711", "https://h", "mysql://u:secret@h/db", "redis://h",
      "file:///tmp/data", Path("penstock://localhost:7710")],
     ids=str,
 )  # fmt: skip

@@ -87,6 +87,15 @@ class AccessStore:
         # Called with what is about to change, before it does: the audit makes it durable first.
         self.before_change: Callable[[str, str], object] = lambda what, target: None
 
+    def reload(self) -> None:
+        """Read the document again, in case another node has changed it; whoever listens is notified then."""
+        with self._lock:
+            document = _load(self._disk)
+            if document == self.document:
+                return
+            self.document = document
+        self._changed()
+
     # reading
 
     def roles(self) -> Mapping[str, Iterable[str]]:

@@ -62,6 +62,8 @@ class Authorisation:
         even_draining = action in LOOKS
         for needed, queue in operation.needs():
             raised(broker.refused(client, needed, queue, even_draining=even_draining))
+        if broker.elsewhere is not None:
+            raise broker.elsewhere(client)
         if not even_draining:
             raised(broker.draining())
         look_up = LOOKED_UP.get(type(operation))

@@ -85,6 +85,7 @@ class Broker:
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer, self.authorisation.task)
         self.is_draining = False
+        self.elsewhere: Callable[[Client], PenstockError] | None = None  # a spare node: who asks is sent to the owner
         self.notices = session.notices  # what else readyz has to say
         self.unread = AddressBudget(limits.unread_bytes_max)  # bytes of requests that are not whole yet
         self._folder = Folder(
@@ -483,6 +484,8 @@ class Broker:
             self.require(client, action, queue)
         except PenstockError as error:
             return self.count(queue, error)
+        if self.elsewhere is not None:
+            return self.elsewhere(client)
         return None if even_draining else self.draining()
 
     def require(self, client: Client, action: Action, queue: str) -> None:

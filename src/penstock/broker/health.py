@@ -16,7 +16,7 @@ from penstock.embedded.metrics import problems_of
 from penstock.model_access import NamespaceView
 from penstock.version import VERSION
 
-Status = Literal["ok", "degraded", "stopping", "failed"]
+Status = Literal["ok", "degraded", "spare", "stopping", "failed"]
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -60,6 +60,8 @@ def readyz(broker: Broker) -> Readiness:
     journal = broker.shard.journal
     if journal.failed is not None:
         return Readiness("failed", [f"the journal stopped: {journal.failed}"])
+    if broker.elsewhere is not None:
+        return Readiness("spare", ["this node is a spare: another one owns the shard"])
     if broker.is_draining:
         return Readiness("stopping", ["the broker is stopping"])
     problems = problems_of(broker.session)

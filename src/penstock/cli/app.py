@@ -23,6 +23,7 @@ from penstock.cli import (
     pipeline,
     queues,
     schedules,
+    store,
     target,
     tasks,
     tls,
@@ -77,6 +78,8 @@ app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through S
 _add("Storage", doctor, verify)
 app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
 _add("Storage", backup.restore)
+app.add_typer(store.app, name="store", rich_help_panel="Storage")
+app.add_typer(store.nodes, name="node", rich_help_panel="Storage")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 _add("Access", access.whoami, dashboard)
 command(access.keys, "file")(header_file)

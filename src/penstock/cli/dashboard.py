@@ -36,7 +36,7 @@ def new_link(url: str, client: str, token: Callable[[], str] | None = None) -> s
         link = msgspec.json.decode(connection.post(_LINKS_PATH, b"{}"), type=_Link)
     finally:
         connection.close()
-    return f"{shared.settings.addresses[shared.place]}{link.path}"
+    return f"{shared.route.current}{link.path}"
 
 
 HTTP_PORT: Final = 7711

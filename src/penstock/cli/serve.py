@@ -37,6 +37,11 @@ _HINTS: Final = {
 _ABOUT: Final = {
     "data": ("DIR", "The data directory."),
     "data_mode": ("MODE", "Who may read it: 0750 lets a group."),
+    "store": ("URL", "Store in PostgreSQL instead: postgresql://…"),
+    "store_password_file": ("FILE", "The password of the store."),
+    "node": ("NAME", "The name of this node. HOST:PORT when it has none."),
+    "advertise": ("HOST", "How clients reach this node."),
+    "deployment": ("NAME", "The deployment that the store belongs to."),
     "host": ("ADDRESS", "The address to listen on."),
     "auth": ("on/off", "Whether clients must prove who they are; off on loopback only."),
     "tcp_port": ("PORT|off", "0 takes any free port."),
@@ -74,6 +79,7 @@ _ABOUT: Final = {
     "drain_seconds": ("SECONDS", "Time to finish after SIGTERM."),
 }
 _SWITCHES: Final = {
+    "replicated": "Refuse a store that no standby confirms.",
     "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
     "history": "Keep the history of the counters.",
     "profile": "Serve /debug/profile.",
@@ -173,7 +179,8 @@ def _say_json(started: Any) -> None:
 
 def _say(started: Any) -> None:
     """One line per listener, and the first thing to try."""
-    output.write(f"[bold]Penstock {VERSION}[/] is ready.\n")
+    about = f" Node {escape(started.node)} is {started.role}." if started.role else ""
+    output.write(f"[bold]Penstock {VERSION}[/] is ready.{about}\n")
     promise = f"{started.durability}: {_DURABLE[started.durability]}"
     output.write(f"  [bold]data[/]  {escape(started.data)}   {plural(started.queues, 'queue')}; {promise}")
     urls = {each.protocol: each.url for each in started.addresses}

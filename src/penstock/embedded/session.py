@@ -102,6 +102,7 @@ class Session:
         rng: random.Random | None = None,
         disk: Disk | None = None,
         store: Store | None = None,
+        access: AccessStore | None = None,
         background: bool = True,
         journal_file_bytes: int | None = None,
         journal_file_seconds: float | None = None,
@@ -132,7 +133,7 @@ class Session:
         if self.keeper is not None:
             self.keeper.file_us_max = file_us_max
         clock = self.clock
-        self.access: AccessStore = AccessStore(self._disk, clock)
+        self.access: AccessStore = access or AccessStore(self._disk, clock)
         self.files: StoredFiles = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         self.audit: AuditLog = AuditLog(self.shard, self._disk, is_on=audit)

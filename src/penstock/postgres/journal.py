@@ -329,11 +329,12 @@ class PostgresJournal:
 
     def stale_refusal(self) -> PenstockError:
         """Why nothing is answered from memory."""
-        return Unavailable(f"{self._disk.root} does not answer", hint="PostgreSQL is away; try again in a moment")
+        hint = "PostgreSQL is away; try again in a moment"
+        return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=1.0, hint=hint)
 
-    def alive(self) -> None:
-        """The store has answered in this term."""
-        self._alive_at = self._clock.monotonic()
+    def alive(self, at: int | None = None) -> None:
+        """The store has answered in this term; `at` is when it was asked, by the clock of the journal."""
+        self._alive_at = max(self._alive_at, self._clock.monotonic() if at is None else at)
 
     def stalled_us(self) -> int:
         """How long commits have stalled, all together, until now. It never shrinks."""

@@ -93,6 +93,10 @@ class Links:
                     raise
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
+    def pause(self, seconds: float) -> None:
+        """Wait, or until it is closed."""
+        self._closed.wait(seconds)
+
     def close(self) -> None:
         """End all connections, also those of callers' own."""
         with self._lock:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.delivery.entries import Closing, Entry
-from penstock.errors import DirectoryInUse, StorageError
+from penstock.errors import Closed, Deposed, DirectoryInUse, StorageError
 from penstock.journal import OpenFrame
 from penstock.postgres import schema
+from penstock.postgres.checks import check_server
 from penstock.postgres.clock import StoreClock
 from penstock.postgres.disk import PostgresDisk
 from penstock.postgres.journal import PostgresJournal
 from penstock.postgres.link import Link
 from penstock.postgres.links import Fenced, Links
+from penstock.postgres.membership import BEAT_SECONDS, EMBEDDED, STILL_LOOKS, Looks, Membership, View, look
 from penstock.postgres.target import parse_store_url
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk, RealDisk
@@ -42,24 +45,31 @@ class PostgresStore:
         self,
         url: str,
         *,
+        password: str | None = None,
         node: str = "",
         directory: Path | str | None = None,
         deployment: str = "",
+        replicated: bool = False,
+        membership: Membership | None = None,
         file_bytes: int | None = None,
     ) -> None:
-        self.target = parse_store_url(url)
-        self.node = node or f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
+        self.target = parse_store_url(url, password)
+        self.node = node or f"{EMBEDDED}{os.getpid()}-{secrets.token_hex(4)}"
         self.links = Links(self.target, f"penstock {self.node}"[:63])
         self.own_disk: Disk | None = None  # once it is open
         self._directory = None if directory is None else Path(directory)
         self.term = 0
         self._deployment = deployment
+        self._replicated = replicated
+        self._membership = membership  # of the process, when it has one already
+        self._own_membership: Membership | None = None
         self._file_bytes = file_bytes
         self._known_durable = 0  # what somebody has seen confirmed
         self._journal: PostgresJournal | None = None
 
     def prepare(self) -> schema.Status:
         """Check the server, and make or migrate the tables."""
+        check_server(self.links, replicated=self._replicated)
         with self.links.borrowed() as link:
             return schema.prepare(link, self._deployment)
 
@@ -71,7 +81,7 @@ class PostgresStore:
             if row is None:
                 raise StorageError("the store has no shard", hint="penstock store init")
             shard_id, term, owner = row
-            self.require_free(link, owner)
+            self.require_free(owner)
             self.take(link, term)
         self.fenced = Fenced(self.links, schema.SHARD, self.term)
         self.disk: Disk = PostgresDisk(self.links, self.fenced)
@@ -81,10 +91,19 @@ class PostgresStore:
             self.own_disk.make_directory("")
         return identity
 
-    def require_free(self, link: Link, owner: str) -> None:
-        """Refuse to take the shard from a node that is at work."""
-        if owner and is_connected(link, owner) and owner != self.node:
-            raise DirectoryInUse(f"{self.target.shown} is in use by the node {owner!r}")
+    def require_free(self, owner: str) -> None:
+        """Refuse to take the shard from a node that is at work. A process with a membership has decided already."""
+        if owner in ("", self.node) or self._membership is not None:
+            return
+        looks = Looks()
+        for _ in range(STILL_LOOKS + 2):
+            looks.saw(self.links.ask(look))
+            if looks.is_dead(owner):
+                return
+            time.sleep(BEAT_SECONDS)
+        raise DirectoryInUse(
+            f"{self.target.shown} is in use by the node {owner!r}", hint="stop that node, or connect to it"
+        )
 
     def take(self, link: Link, term: int) -> None:
         """Raise the term, if nobody else has."""
@@ -127,7 +146,28 @@ class PostgresStore:
         return [Closing(self._clock.now(), term=self.term, node=self.node)]
 
     def start(self) -> None:
-        """The shard is served from now on."""
+        """The shard is served from now on: others see that this process lives, and it sees whether it is deposed."""
+        journal = self._journal
+        assert journal is not None
+        membership = self._membership
+        if membership is None:
+            membership = self._own_membership = Membership(self.links, self.node)
+            membership.monotonic = self._clock.inner.monotonic
+            membership.on_look = self.looked
+            membership.register("")
+            membership.start()
+        membership.durable_sequence = lambda: journal.durable_sequence
+        journal.alive()
+        journal.is_watched = True
+
+    def looked(self, view: View, sent_at: int) -> None:
+        """A heartbeat has shown who owns the shard; it was sent at this instant of the clock."""
+        if self._journal is None:
+            return
+        if view.term == self.term:
+            self._journal.alive(sent_at)
+        else:
+            self.fenced.deposed()
 
     def saw_durable(self, sequence: int) -> None:
         """Somebody has confirmed this much."""
@@ -143,11 +183,16 @@ class PostgresStore:
 
     def close(self) -> None:
         """Give the shard back, if it is still ours."""
-        journal = self._journal
-        if self.term and journal is not None and journal.failed is None:
+        if self._own_membership is not None:
+            self._own_membership.stop()
+        elif self._membership is not None:
+            self._membership.durable_sequence = lambda: 0
+        journal, self._journal = self._journal, None
+        if self.term and not isinstance(None if journal is None else journal.failed, Deposed):
             try:
-                self.links.ask(lambda link: link.execute(_RELEASE, schema.SHARD, self.term))
-            except StorageError as error:
+                with self.links.borrowed() as link:
+                    link.execute(_RELEASE, schema.SHARD, self.term)
+            except (StorageError, Closed) as error:
                 logger.warning("the shard could not be given back: %s", error)
         self.links.close()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from penstock.errors import DiskFull, InvalidField, NotADataDirectory, StorageError, StoreRefused
 from penstock.extras import postgres_extra
 from penstock.model import is_store_url
+from penstock.storage.disk import RealDisk
 
 HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT by commas"
 
@@ -38,8 +41,19 @@ class Target(NamedTuple):
     has_password: bool
 
 
-def parse_store_url(url: str) -> Target:
-    """Check a URL and complete it; `InvalidField` says what is wrong."""
+def read_password(path: str) -> str:
+    """The password in a file; `InvalidField` when others may read it."""
+    file = Path(path)
+    try:
+        if file.stat().st_mode & stat.S_IRWXO:
+            raise InvalidField(f"store_password_file: others may read {path!r}", hint=f"chmod 600 {path}")
+        return RealDisk(file.parent).read(file.name).decode().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError, StorageError) as error:
+        raise InvalidField(f"store_password_file: {path!r} cannot be read: {error}") from None
+
+
+def parse_store_url(url: str, password: str | None = None) -> Target:
+    """Check a URL and complete it; `InvalidField` says what is wrong. `password` is one that the URL does not have."""
     if not is_store_url(url):
         raise InvalidField(f"store: {_scheme(url)!r} is not a kind of store", hint=HINT)
     with postgres_extra("a store in PostgreSQL"):
@@ -49,7 +63,8 @@ def parse_store_url(url: str) -> Target:
         known = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise InvalidField(f"store: not a URL of PostgreSQL: {str(error).strip()}", hint=HINT) from None
-    missing = {name: value for name, value in DEFAULTS.items() if name not in known}
+    missing = {} if password is None else {"password": password}
+    missing |= {name: value for name, value in DEFAULTS.items() if name not in known}
     hosts = str(known.get("host") or known.get("hostaddr") or "local socket")
     ports = str(known.get("port") or "")
     shown = f"postgresql://{_places(hosts, ports)}/{known.get('dbname') or ''}"

@@ -140,11 +140,11 @@ class AsyncSession(RemoteSession):
         return producer is None or not request.is_numbered or request.sequence > 0 or producer.has_room()
 
     def _tell(self, request: Request, answer: Any) -> None:
-        if isinstance(answer, RateLimited):
+        if isinstance(answer, RateLimited | Unavailable) and answer.retry_after_seconds:
             wait = answer.retry_after_seconds
             # As much of its time has passed as is not left until its deadline.
             passed = self.settings.timeout_seconds + request.wait_seconds - (request.deadline - self.loop.time())
-            if passed + wait < min(self.settings.timeout_seconds, self.settings.rate_limit_seconds):
+            if passed + wait < self.settings.patience(answer):
                 request.renew()
                 self.loop.call_later(wait, self._submit_again, request)
                 return
@@ -273,7 +273,8 @@ class AsyncSession(RemoteSession):
             return
         self._write(replies)
         is_over = self.exchange.is_leaving and not self.exchange.pending
-        if is_over and self._transport is not None and len(self.settings.addresses) > 1:
+        is_elsewhere = self.exchange.is_moved or len(self.settings.addresses) > 1
+        if is_over and self._transport is not None and is_elsewhere:
             self._connector.drop()
             self.lost(None)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.batch import Batch, encode_one
-from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited
+from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.model import MessageId, Receipt
 from penstock.remote import request as asking
@@ -96,15 +96,17 @@ class Session(RemoteSession):
         return self._shared.micros(self._settings.timeout_seconds + request.wait_seconds)
 
     def ask(self, request: Request) -> Any:
-        """The reply to a request; its error is raised. Rate limits are waited out."""
+        """The reply to a request; its error is raised. What says when to try again is waited out."""
         deadline = self.deadline(request)
-        patience = self._shared.micros(self._settings.rate_limit_seconds)
+        started = self._shared.micros(0)
         while True:
             try:
                 with self.connection(request.finishes) as connection:
                     return connection.ask(request, deadline)
-            except RateLimited as error:
-                if self._shared.left(min(deadline, patience)) < error.retry_after_seconds:
+            except (RateLimited, Unavailable) as error:
+                patience = started + round(self._settings.patience(error) * 1_000_000)
+                left = self._shared.left(min(deadline, patience))
+                if not error.retry_after_seconds or left < error.retry_after_seconds:
                     raise
                 if self._shared.closing.wait(error.retry_after_seconds):
                     raise Closed("this Penstock is closed") from None

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock import operations as ops
-from penstock.errors import BadRequest, Closed, NotAuthenticated, PenstockError, TlsFailed, Unavailable
+from penstock.errors import BadRequest, Closed, Moved, NotAuthenticated, PenstockError, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
 from penstock.remote.credentials import current_token, login
@@ -21,6 +21,7 @@ from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
+from penstock.remote.route import Route
 from penstock.remote.settings import Address, Settings
 from penstock.remote.tls import ClientTls, explained, no_answer, read_now, shutdown_both
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
@@ -37,7 +38,7 @@ class Shared:
         self.producer: Producer | None = None  # a named one; otherwise each connection has its own
         self.naming = threading.Lock()
         self.tls = ClientTls(settings.tls)
-        self.place = 0  # of the address that answered last
+        self.route = Route(settings.addresses)
 
     def micros(self, seconds: float) -> int:
         """When so many seconds from now have passed."""
@@ -132,10 +133,8 @@ class Connection:
 
     def _try_all(self, deadline: int, failure: PenstockError | None) -> PenstockError | None:
         """Why no address is of use; `failure` is what the last round ended with."""
-        addresses = self._settings.addresses
-        for turn in range(len(addresses)):
-            place = (self._shared.place + turn) % len(addresses)
-            address = addresses[place]
+        route = self._shared.route
+        for address in route.round():
             left = self._shared.left(deadline)
             if left <= 0 and failure is not None:
                 break
@@ -154,14 +153,13 @@ class Connection:
             except (OSError, Garbled) as error:
                 self.close()
                 failure = no_answer(address, error)
-            except Unavailable as error:
+            except (Unavailable, Moved) as error:
                 self.close()
-                failure = error
+                failure = route.moved(error) if isinstance(error, Moved) else error
             except PenstockError:
                 self.close()
                 raise
             else:
-                self._shared.place = place
                 return None
         return failure
 
@@ -345,7 +343,7 @@ class Connection:
 
     @property
     def _address(self) -> str:
-        return str(self._settings.addresses[self._shared.place])
+        return str(self._shared.route.current)
 
 
 def check_protocol(welcome: Any) -> None:

@@ -7,12 +7,13 @@ import ssl
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock import operations as ops
-from penstock.errors import PenstockError, TlsFailed, Unavailable
+from penstock.errors import Moved, PenstockError, TlsFailed, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.connection import check_protocol
 from penstock.remote.credentials import current_token, login
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
+from penstock.remote.route import Route
 from penstock.remote.tls import ClientTls, explained, no_answer
 from penstock.wire.frames import Buffer
 
@@ -76,7 +77,7 @@ class Connector:
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._settings = session.settings
-        self._place = 0
+        self._route = Route(session.settings.addresses)
         self.tls = ClientTls(session.settings.tls)
         self._wire: Wire | None = None
         self.failure: PenstockError | None = None  # of the last try
@@ -89,7 +90,7 @@ class Connector:
 
     @property
     def address(self) -> Address:
-        return self._settings.addresses[self._place]
+        return self._route.current
 
     async def connect(self, seconds: float) -> Transport:
         """A connection that has been greeted; `Unavailable` when there is none after so long."""
@@ -108,9 +109,7 @@ class Connector:
 
     async def _try_all(self, deadline: float) -> Transport | None:
         loop = asyncio.get_running_loop()
-        first = self._place
-        for turn in range(len(self._settings.addresses)):
-            self._place = (first + turn) % len(self._settings.addresses)
+        for _ in self._route.round():
             left = max(0.001, min(self._settings.connect_seconds, deadline - loop.time()))
             try:
                 async with asyncio.timeout(left):
@@ -121,13 +120,15 @@ class Connector:
             except TimeoutError:  # the last try may have had hardly any time: the one before it tells more
                 self.drop()
                 self.failure = self.failure or Unavailable(f"no broker answers at {self.address}: timed out")
+            except Moved as error:
+                self.drop()
+                self.failure = self._route.moved(error)
             except (OSError, Unavailable) as error:
                 self.drop()
                 self.failure = no_answer(self.address, error.message if isinstance(error, Unavailable) else error)
             except BaseException:
                 self.drop()
                 raise
-        self._place = first
         return None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> Transport:

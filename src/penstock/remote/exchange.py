@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock import limits
-from penstock.errors import LeaseLost, PenstockError, TooLarge, Unavailable
+from penstock.errors import LeaseLost, Moved, OutcomeUnknown, PenstockError, TooLarge, Unavailable
 from penstock.model import Outcome
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
@@ -54,6 +54,7 @@ class Exchange:
     def __init__(self, producer: Producer | None) -> None:
         self.producer = producer
         self.is_leaving = False  # the broker has said goodbye
+        self.is_moved = False  # this node has nothing to say any more: another one has
         self.frame_bytes_max = limits.frame_bytes_max  # as the broker says in its welcome
         self.pending: dict[int, Request] = {}
         self.turned_away: dict[int, Request] = {}  # by a broker that is leaving: for the next connection
@@ -64,7 +65,7 @@ class Exchange:
     def connected(self) -> None:
         """A new connection has been made; the first request must be a hello."""
         self._splitter = Splitter(2 * limits.frame_bytes_max)
-        self.is_leaving = False
+        self.is_leaving = self.is_moved = False
         self.refused = None
 
     def put(self, request: Request) -> list[Buffer]:
@@ -105,8 +106,7 @@ class Exchange:
     def _answered(self, request: Request, kind: int, body: memoryview) -> None:
         if kind == ERROR:
             answer: Any = to_error(decode(body, ErrorReply))
-            if self.is_leaving and isinstance(answer, Unavailable):
-                request.sent -= 1
+            if request.kind != HELLO and self._is_turned_away(request, answer):
                 self.turned_away[request.correlation] = request
                 return
             if request.again is Again.SETTLE and request.sent > 1 and isinstance(answer, LeaseLost):
@@ -125,6 +125,18 @@ class Exchange:
         if request.kind == HELLO and isinstance(answer, Welcome):
             self.frame_bytes_max = answer.frame_bytes_max
         tell(request, answer)
+
+    def _is_turned_away(self, request: Request, error: PenstockError) -> bool:
+        """Whether a request goes to the next connection instead of failing."""
+        if isinstance(error, Moved) or (self.is_leaving and isinstance(error, Unavailable)):
+            request.sent -= 1  # it has not happened
+            self.is_moved = self.is_moved or isinstance(error, Moved)
+        elif isinstance(error, OutcomeUnknown) and request.again is not Again.NEVER:
+            self.is_moved = True  # it may have happened, and the next broker knows
+        else:
+            return False
+        self.is_leaving = True
+        return True
 
     def _unasked(self, kind: int, correlation: int, body: memoryview) -> list[Buffer]:
         if kind == Type.GOODBYE:

@@ -54,6 +54,7 @@ class ErrorFields(msgspec.Struct):
     message: str = ""
     hint: str = ""
     retry_after_ms: float = 0.0
+    address: str = ""
 
 
 class ErrorBody(msgspec.Struct):
@@ -183,7 +184,7 @@ def error_of(body: bytes) -> PenstockError:
 
 
 def _raised(error: ErrorFields) -> PenstockError:
-    return to_error(ErrorReply(error.code, error.message, error.hint, error.retry_after_ms / 1000))
+    return to_error(ErrorReply(error.code, error.message, error.hint, error.retry_after_ms / 1000, error.address))
 
 
 class HttpSocket:

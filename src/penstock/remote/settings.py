@@ -24,7 +24,7 @@ import msgspec
 
 from penstock import limits
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, PenstockError, RateLimited
 from penstock.model import check_name, check_seconds
 from penstock.remote.tls import TlsFiles
 
@@ -156,6 +156,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def backoff(self, tries: int) -> float:
         """How long to wait before trying again: any time up to a bound that doubles, so that clients spread out."""
         return self.rng.uniform(0, min(self.backoff_seconds_max, self.backoff_seconds * 2 ** min(tries, 32)))
+
+    def patience(self, error: PenstockError) -> float:
+        """How long to wait out a refusal that says when to try again."""
+        seconds = self.rate_limit_seconds if isinstance(error, RateLimited) else self.timeout_seconds
+        return min(seconds, self.timeout_seconds)
 
 
 def settings(

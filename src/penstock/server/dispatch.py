@@ -158,6 +158,8 @@ class Dispatch:
         principal = self._login(hello, welcome)
         if principal is not NOBODY:
             self._greeted(principal, hello)
+            if self._broker.elsewhere is not None:
+                raise self._broker.elsewhere(self._client)
         self._answer(Type.OK, correlation, requests.encode(welcome))
 
     def _login(self, hello: requests.Hello, welcome: requests.Welcome) -> Principal:

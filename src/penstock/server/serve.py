@@ -19,7 +19,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from penstock.access import discovery
 from penstock.access.authenticator import OWNER_NAME
 from penstock.access.sessions import link_of
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
+from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
 from penstock.config import Port, Settings
@@ -37,6 +38,9 @@ from penstock.server.identity import Identity
 from penstock.server.public_bind import PLAINTEXT, check_public_bind, is_plaintext, reachable_host
 from penstock.telemetry.meter import Meter
 from penstock.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from penstock.server.node import Node
 
 logger: Final = logging.getLogger("penstock.server")
 GRPC_GRACE_SECONDS: Final = 1.0
@@ -212,15 +216,23 @@ class Started(msgspec.Struct, frozen=True):
     queues: int
     addresses: list[Address]
     header_file: str = ""  # with what curl needs to be let in; empty without access control
+    role: str = ""  # of a node of a store: owner or spare
+    node: str = ""  # its name
 
 
 class Server:
     """One broker and its listeners. `start`, then `wait`, then `stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        session: Session | None = None,
+        elsewhere: Callable[[Client], PenstockError] | None = None,
+    ) -> None:
         self._settings = settings
+        self._elsewhere = elsewhere  # of a spare node: what whoever asks is answered
         self._listeners: list[Listener] = []
-        self._session: Session | None = None
+        self._session = session  # None: it opens one
         self._upkeep: asyncio.Task[None] | None = None
         self.tls: ServerTls | None = None  # once it is started, with TLS
         self._announcement = discovery.Announcement(None, os.environ)  # to the owner's own programs
@@ -234,19 +246,26 @@ class Server:
         check_ports(settings)
         check_public_bind(settings)
         self.tls = server_tls(settings)
-        logger.info("opening", extra={"data": settings.data})  # after a crash this may take a while
-        self._session = await asyncio.to_thread(open_session, settings)
+        if self._session is None:
+            logger.info("opening", extra={"data": settings.data})  # after a crash this may take a while
+            self._session = await asyncio.to_thread(open_session, settings)
         try:
             self.broker = self._make_broker(self._session)
+            self.broker.elsewhere = self._elsewhere
             self._watch_journal(self._session)
             self._watch_transport(self.broker)
             addresses = await self._listen()
             self._announcement.write_header()
-            queues, header_file = self._session.shard.queue_count, self._announcement.header_file
-            return Started(settings.data, settings.durability, queues, addresses, str(header_file or ""))
+            queues = self._session.shard.queue_count
+            return Started(settings.data, settings.durability, queues, addresses, self.header_file)
         except BaseException:
             await self.stop(drain=False)
             raise
+
+    @property
+    def header_file(self) -> str:
+        """With what curl needs to be let in; empty without access control."""
+        return str(self._announcement.header_file or "")
 
     async def _listen(self) -> list[Address]:
         assert self.broker is not None
@@ -386,20 +405,34 @@ def _loopbacks(host: str) -> list[str]:
 
 def open_session(settings: Settings) -> Session:
     """The shard of a broker. Blocks while it recovers."""
+    return open_with(settings, settings.data, data_mode=settings.data_mode)
+
+
+def open_with(settings: Settings, path: str | None, **options: Any) -> Session:
+    """A session as the settings say, wherever it is stored."""
     session = Session(
-        settings.data,
+        path,
         durability=settings.durability,
         sync_seconds=settings.sync_ms / 1000,
         task_retention_seconds=settings.task_retention_seconds,
-        data_mode=settings.data_mode,
         audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
         master_key=settings.master_key or None,
         kms_command=settings.kms_command or None,
         segments=segments_at(settings.segments or None, settings.segments_cache_bytes),
         history=settings.history,
+        **options,
     )
     session.backups.allowed = settings.backups
     return session
+
+
+def make_server(settings: Settings) -> Server | Node:
+    """A broker on a directory, or a node of a store."""
+    if not settings.store:
+        return Server(settings)
+    from penstock.server.node import Node
+
+    return Node(settings)
 
 
 async def serve(
@@ -413,7 +446,7 @@ async def serve(
     SIGHUP reads the certificates again, and calls `reload`. `show_link` is called with a one-time link to the
     dashboard, where browsers can sign in: it is for a terminal, and for nothing that is kept.
     """
-    server = Server(settings)
+    server = make_server(settings)
     _on_signals(server, reload)
     started = await server.start()
     logger.info("ready", extra={"data": started.data, **{a.protocol: a.url for a in started.addresses}})
@@ -433,7 +466,7 @@ async def serve(
     logger.info("stopped")
 
 
-def _on_signals(server: Server, reload: Callable[[], object]) -> None:
+def _on_signals(server: Server | Node, reload: Callable[[], object]) -> None:
     loop = asyncio.get_running_loop()
 
     def stop(number: int) -> None:

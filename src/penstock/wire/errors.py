@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock import errors
-from penstock.errors import Internal, PenstockError, RateLimited
+from penstock.errors import Internal, Moved, PenstockError, RateLimited, Unavailable
 
 
 class ErrorReply(msgspec.Struct, omit_defaults=True):
@@ -17,6 +17,7 @@ class ErrorReply(msgspec.Struct, omit_defaults=True):
     message: str
     hint: str = ""
     retry_after_seconds: float = 0.0
+    address: str = ""  # of the owner, when a spare was asked
 
 
 # code: (HTTP status, gRPC status). A class that is not listed has the status of its parent.
@@ -75,14 +76,18 @@ def _status(code: str) -> tuple[int, str]:
 
 def to_reply(error: PenstockError) -> ErrorReply:
     """An exception as it travels."""
-    wait = error.retry_after_seconds if isinstance(error, RateLimited) else 0.0
-    return ErrorReply(error.code, error.message, error.hint, wait)
+    wait = error.retry_after_seconds if isinstance(error, RateLimited | Unavailable) else 0.0
+    address = error.address if isinstance(error, Moved) else ""
+    return ErrorReply(error.code, error.message, error.hint, wait, address)
 
 
 def to_error(reply: ErrorReply) -> PenstockError:
     """The exception that a reply stands for; a code that is not known here is an error of the server's."""
-    if reply.code == RateLimited.code:
-        return RateLimited(reply.message, retry_after_seconds=reply.retry_after_seconds, hint=reply.hint)
+    waits = {RateLimited.code: RateLimited, Unavailable.code: Unavailable}.get(reply.code)
+    if waits is not None:
+        return waits(reply.message, retry_after_seconds=reply.retry_after_seconds, hint=reply.hint)
+    if reply.code == Moved.code:
+        return Moved(reply.message, address=reply.address, hint=reply.hint)
     kind = CLASSES.get(reply.code)
     if kind is None:
         return Internal(f"{reply.code}: {reply.message}", hint=reply.hint)

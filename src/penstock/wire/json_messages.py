@@ -215,11 +215,13 @@ def error_body(error: PenstockError) -> bytes:
 
 
 def error_fields(error: PenstockError) -> dict[str, Any]:
-    """An error as JSON has it; `retry_after_ms` only when waiting helps."""
+    """An error as JSON has it; `retry_after_ms` only when waiting helps, `address` only when another node is asked."""
     reply = to_reply(error)
     fields: dict[str, Any] = {"code": reply.code, "message": reply.message, "hint": reply.hint}
     if reply.retry_after_seconds:
         fields["retry_after_ms"] = reply.retry_after_seconds * 1000
+    if reply.address:
+        fields["address"] = reply.address
     return fields
 
 

@@ -289,6 +289,7 @@ class ErrorFields(Struct):
     message: str
     hint: str
     retry_after_ms: float | UnsetType = UNSET
+    address: str | UnsetType = UNSET
 
 
 class ErrorView(Struct):

@@ -294,6 +294,8 @@ async def _abort(context: Any, method: str, error: Exception) -> NoReturn:
     about = [("penstock-code", reply.code), ("penstock-hint", _ascii(reply.hint))]
     if reply.retry_after_seconds:
         about.append(("penstock-retry-after-ms", str(round(reply.retry_after_seconds * 1000))))
+    if reply.address:
+        about.append(("penstock-address", _ascii(reply.address)))
     status = grpc.StatusCode[grpc_status(reply.code)]
     await context.abort(status, reply.message, trailing_metadata=tuple(about))
     raise AssertionError("abort does not return")

@@ -1,0 +1,85 @@
+"""What a server must be like before anything is entrusted to it. Each refusal says what to change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import StoreRefused
+from penstock.postgres.link import Link
+from penstock.postgres.links import Links
+
+VERSION_MIN: Final = 130_000
+PROBES: Final = 8  # statements between which a pooler may give the session to somebody else
+
+_OFF: Final = """
+    SELECT name FROM pg_settings WHERE setting = 'off' AND name IN ('fsync', 'full_page_writes') ORDER BY name"""
+# What the configuration says of the one that every session sets for itself.
+_RESET: Final = """
+    SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND reset_val = 'off'
+        AND NOT EXISTS (SELECT 1 FROM pg_db_role_setting WHERE setconfig::text LIKE '%synchronous_commit%')"""
+_STANDBYS: Final = """
+    SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')"""
+
+
+def check_server(links: Links, *, replicated: bool) -> None:
+    """Refuse a server that would not keep what it confirms."""
+    with links.borrowed() as link:
+        _check_version(link)
+        _check_durability(link)
+        if replicated:
+            _check_standbys(link)
+        if is_pooled(link):
+            _check_pooler(links, link)
+
+
+def _check_version(link: Link) -> None:
+    if link.server_version < VERSION_MIN:
+        raise StoreRefused(f"PostgreSQL {link.server_version // 10_000} is too old", hint="use 13 or newer")
+
+
+def _check_durability(link: Link) -> None:
+    off = [name for (name,) in link.rows(_OFF)]
+    if link.one(_RESET) != (0,):
+        off.append("synchronous_commit")
+    if off:
+        raise StoreRefused(
+            f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off: what PostgreSQL confirms may be lost",
+            hint=f"set {' and '.join(f'{name} = on' for name in off)} in postgresql.conf",
+        )
+
+
+def _check_standbys(link: Link) -> None:
+    row = link.one("SELECT pg_has_role(current_user, 'pg_monitor', 'member')")
+    if row != (True,):
+        raise StoreRefused(
+            "replicated: the role may not see whether standbys are synchronous", hint="GRANT pg_monitor TO the role"
+        )
+    if link.one(_STANDBYS) == (0,):
+        raise StoreRefused(
+            "replicated: no standby is synchronous, so a commit would be on one machine only",
+            hint="set synchronous_standby_names, as docs/postgresql.md shows, or start without replicated",
+        )
+
+
+def is_pooled(link: Link) -> bool:
+    """Whether something between here and the server answers for it."""
+    return link.one("SELECT pg_backend_pid()") != (link.announced_pid,)
+
+
+def _check_pooler(links: Links, link: Link) -> None:
+    """Refuse a pooler that gives a session to somebody else between two statements."""
+    other = links.new()
+    try:
+        mine = link.one("SELECT pg_backend_pid()")
+        for _ in range(PROBES):
+            other.begin()
+            other.one("SELECT 1")
+            is_shared = link.one("SELECT pg_backend_pid()") != mine
+            other.rollback()
+            if is_shared:
+                raise StoreRefused(
+                    "there is a pooler in transaction mode before PostgreSQL: sessions are shared",
+                    hint="connect to PostgreSQL itself, or pool sessions",
+                )
+    finally:
+        other.close()

@@ -1,0 +1,202 @@
+"""The nodes of a store: who is alive, who owns the shard, and whose turn it is to take it over.
+
+A node is alive as long as its counter moves. Nobody compares clocks: a counter that stood still over six successful
+looks, or over two when the node's connection is gone, is a dead node's. While the store is away nobody can look, so an
+outage makes nobody dead. When the owner is dead, or has given the shard back, the living try in the order of a
+rendezvous hash, each a little later than the one before it. Trying too early does no harm: the term decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.errors import DirectoryInUse, StorageError
+from penstock.postgres.link import Link
+from penstock.postgres.links import Links
+from penstock.postgres.schema import SHARD
+
+logger: Final = logging.getLogger("penstock.store")
+
+BEAT_SECONDS: Final = 0.25
+STILL_LOOKS: Final = 6  # without a change, and the node is dead
+BROKEN_LOOKS: Final = 2  # the same, when its connection is gone
+TURN_LOOKS: Final = 2  # that the next in order waits longer than the one before it
+BEAT_STATEMENT_SECONDS: Final = 5.0
+DRAIN: Final = "drain"
+EMBEDDED: Final = "embedded-"  # how the names of nodes begin that are no brokers
+
+_REGISTER: Final = """
+    INSERT INTO penstock.nodes (node, address, backend) VALUES ($1, $2, pg_backend_pid())
+    ON CONFLICT (node) DO UPDATE SET address = $2, backend = pg_backend_pid(), counter = penstock.nodes.counter + 1"""
+_BEAT: Final = """
+    UPDATE penstock.nodes SET counter = counter + 1, durable_sequence = greatest(durable_sequence, $2::bigint)
+    WHERE node = $1 AND backend = pg_backend_pid()"""
+_NAMESAKE: Final = """
+    SELECT EXISTS (SELECT 1 FROM pg_stat_get_activity(backend)), counter FROM penstock.nodes WHERE node = $1"""
+_NODES: Final = """
+    SELECT node, address, counter, durable_sequence, request,
+        EXISTS (SELECT 1 FROM pg_stat_get_activity(backend)) FROM penstock.nodes"""
+_SHARD: Final = """
+    SELECT id, owner, term, (SELECT coalesce(max(file), 0) FROM penstock.files WHERE shard = $1 AND name = $2)
+    FROM penstock.shards WHERE shard = $1"""
+_FORGET: Final = """
+    DELETE FROM penstock.nodes
+    WHERE node LIKE 'embedded-%' AND NOT EXISTS (SELECT 1 FROM pg_stat_get_activity(backend))"""
+
+
+class Node(NamedTuple):
+    """A node as its row says."""
+
+    node: str
+    address: str
+    counter: int
+    durable_sequence: int
+    request: str
+    is_connected: bool
+
+
+class View(NamedTuple):
+    """What one look found."""
+
+    shard_id: bytes
+    owner: str
+    term: int
+    access_version: int
+    nodes: Mapping[str, Node]
+
+
+def look(link: Link, access_name: str = "") -> View:
+    """One look at the store."""
+    nodes = {row[0]: Node(*row) for row in link.rows(_NODES)}
+    row = link.one(_SHARD, SHARD, access_name)
+    if row is None:
+        raise StorageError("the store has no shard", hint="penstock store init")
+    shard_id, owner, term, access_version = row
+    return View(shard_id, owner, term, access_version, nodes)
+
+
+class Looks:
+    """What several looks say together. No I/O, no clock."""
+
+    def __init__(self) -> None:
+        self._still: dict[str, tuple[int, int]] = {}  # the counter of a node, and in how many looks it was the same
+        self._view: View | None = None
+        self._free_looks = 0  # in how many the shard had no living owner
+
+    def saw(self, view: View) -> None:
+        """Another look."""
+        still = {}
+        for name, node in view.nodes.items():
+            counter, looks = self._still.get(name, (-1, 0))
+            still[name] = (node.counter, looks + 1 if node.counter == counter else 0)
+        self._still, self._view = still, view
+        self._free_looks = self._free_looks + 1 if not view.owner or self.is_dead(view.owner) else 0
+
+    def is_dead(self, name: str) -> bool:
+        """Whether a node is dead, as far as can be known."""
+        node = None if self._view is None else self._view.nodes.get(name)
+        if node is None:
+            return True
+        return self._still[name][1] >= (STILL_LOOKS if node.is_connected else BROKEN_LOOKS)
+
+    def is_turn_of(self, name: str) -> bool:
+        """Whether a node should take the shard over now."""
+        view = self._view
+        if view is None or not self._free_looks:
+            return False
+        able = [other for other in view.nodes if other != view.owner and not self.is_dead(other)]
+        able = [other for other in able if view.nodes[other].request != DRAIN and not other.startswith(EMBEDDED)]
+        order = rendezvous(view.shard_id, {*able, name})
+        return self._free_looks > TURN_LOOKS * order.index(name)
+
+
+def rendezvous(shard_id: bytes, nodes: Iterable[str]) -> list[str]:
+    """Nodes in the order in which they take a shard over."""
+    return sorted(nodes, key=lambda node: hashlib.blake2b(shard_id + node.encode(), digest_size=8).digest())
+
+
+class Membership:
+    """This process as a node: a thread that sends heartbeats and looks. `on_look` is called after each."""
+
+    def __init__(self, links: Links, node: str, access_name: str = "") -> None:
+        self.node = node
+        self.address = ""
+        self.durable_sequence: Callable[[], int] = lambda: 0
+        self.on_look: Callable[[View, int], object] = lambda view, sent_at: None
+        self.monotonic: Callable[[], int] = lambda: 0
+        self.looks = Looks()
+        self.view: View | None = None
+        self.problem = ""  # why the last heartbeat failed
+        self._links = links
+        self._access_name = access_name
+        self._link: Link | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
+
+    def register(self, address: str) -> None:
+        """Become a node; refused when another process has the name."""
+        self.address = address
+        link = self._link = self._links.new(statement_seconds=BEAT_STATEMENT_SECONDS)
+        row = link.one(_NAMESAKE, self.node)
+        if row is not None and row[0] and self._moves(link, row[1]):
+            raise DirectoryInUse(f"another process is the node {self.node!r}", hint="give each node a name of its own")
+        link.execute(_REGISTER, self.node, address)
+        link.execute("UPDATE penstock.nodes SET request = '' WHERE node = $1", self.node)
+        link.execute(_FORGET)
+        self.beat()
+
+    def _moves(self, link: Link, counter: int) -> bool:
+        """Whether somebody else counts for this name."""
+        for _ in range(BROKEN_LOOKS):
+            self._stopping.wait(2 * BEAT_SECONDS)
+            row = link.one("SELECT counter FROM penstock.nodes WHERE node = $1", self.node)
+            if row is None or row[0] != counter:
+                return row is not None
+        return False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and be no node any more."""
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        link, self._link = self._link, None
+        if link is not None:
+            with suppress(StorageError):
+                link.execute("DELETE FROM penstock.nodes WHERE node = $1 AND backend = pg_backend_pid()", self.node)
+            link.close()
+
+    def beat(self) -> None:
+        """One heartbeat, and one look."""
+        sent_at = self.monotonic()
+        if self._link is None or not self._link.is_open:
+            self._link = self._links.new(statement_seconds=BEAT_STATEMENT_SECONDS)
+            self._link.execute(_REGISTER, self.node, self.address)
+        link = self._link
+        if not link.execute(_BEAT, self.node, self.durable_sequence()):
+            link.execute(_REGISTER, self.node, self.address)
+        view = look(link, self._access_name)
+        self.looks.saw(view)
+        self.view = view
+        self.problem = ""
+        self.on_look(view, sent_at)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(BEAT_SECONDS):
+            try:
+                self.beat()
+            except StorageError as error:
+                if self._link is not None:
+                    self._link.close()
+                if not self.problem:
+                    logger.warning("the store does not answer: %s", error)
+                self.problem = str(error)
+            except Exception:
+                logger.exception("a heartbeat failed, and is tried again")

@@ -1,0 +1,1 @@
+"""Tests of `penstock.postgres`, on a server that the tests start."""
