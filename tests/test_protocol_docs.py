@@ -63,7 +63,7 @@ async def test_the_example_of_the_websocket_runs(tmp_path):
 
 
 def test_every_message_of_the_websocket_is_documented():
-    types = {kind.__struct_config__.tag for kind in get_args(json_protocols.Said)}
+    types = {kind.__struct_config__.tag for kind in get_args(json_protocols.ClientMessage)}
     section = WEBSOCKET.split("## From the client", 1)[1].split("## From the broker", 1)[0]
 
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == types

@@ -89,7 +89,7 @@ def _cut(message: str) -> str:
     """A message whose values are no longer than they may be."""
     if len(message) > _HEAD_LENGTH + _TAIL_LENGTH:
         message = f"{message[:_HEAD_LENGTH]}…{message[-_TAIL_LENGTH:]}"
-    return _LONG.sub(lambda found: f"{found[1] or ''}{found[2] or found[3]}…", message)
+    return _LONG.sub(lambda value: f"{value[1] or ''}{value[2] or value[3]}…", message)
 
 
 class PenstockError(Exception):

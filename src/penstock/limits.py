@@ -70,7 +70,7 @@ group_expiry_seconds_default: Final = 30 * 86_400.0
 session_seconds_default: Final = 10.0
 session_seconds_min: Final = 0.1
 session_seconds_max: Final = 3600.0
-rebalance_seconds: Final = 60.0  # how long a member may take to let go of a partition
+rebalance_seconds: Final = 60.0  # how long a member may take to release a partition
 heartbeats_per_session: Final = 3
 
 # Tasks and workers.

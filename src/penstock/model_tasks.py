@@ -39,7 +39,7 @@ FINAL: Final = frozenset({TaskState.COMPLETED, TaskState.DEAD, TaskState.CANCELL
 
 ParentPolicy = Literal["cancel", "run"]  # what a child does when a parent dies or is cancelled
 Takes = Literal["none", "one", "all"]  # what a child gets of its parents' results, as its first argument
-MissedPolicy = Literal["skip", "catch_up"]  # what becomes of ticks that came while nobody was there
+MissedPolicy = Literal["skip", "catch_up"]  # for ticks that came while no broker ran
 
 
 NO_ARGS: Final = msgspec.Raw(b"[]")  # one object each: only the default itself is left out of the payload
@@ -77,7 +77,7 @@ class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     takes: Takes = "none"
     workflow: str = ""
     unique_key: str | None = None  # no second one of this key in this queue …
-    unique_seconds: float | None = None  # … for so long after the first; None: while the first is not final
+    unique_seconds: float | None = None  # … for this long after the first; None: while the first is not final
     key: str | None = None
     priority: int = 128
     delay_seconds: float = 0.0
@@ -94,7 +94,7 @@ class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of a submission: `is_new` is false when `task_id` names one that was there before."""
+    """The result of a submission: `is_new` is false when `task_id` names one that was there before."""
 
     task_id: str
     is_new: bool = True

@@ -140,8 +140,8 @@ class Membership(msgspec.Struct, frozen=True):
     member: str
     generation: int
     assigned: list[str]  # partitions that are its own now
-    revoking: list[str]  # partitions that it shall let go of: finish, then leave them out of `held`
-    heartbeat_seconds: float  # how often to be heard from
+    revoking: list[str]  # partitions that it shall release: finish, then leave them out of `held`
+    heartbeat_seconds: float  # how often to send one
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
 
 class DataKeyView(msgspec.Struct, frozen=True):
-    """What may be told about a data key."""
+    """A data key, without the key itself."""
 
     id: str
     queue: str

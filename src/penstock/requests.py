@@ -29,7 +29,7 @@ class SinkCommit(msgspec.Struct, frozen=True):
     batch: int
     staged: tuple[str, ...] = ()
     origin: str = ""  # what numbers the batches, such as the id of a streaming query; "" is anything
-    is_reset: bool = False  # begin anew where another origin, or none, has been before
+    is_reset: bool = False  # start over where another origin, or none, has been before
     is_once: bool = False  # nobody asks for it later than a day
 
 

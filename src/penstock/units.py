@@ -41,10 +41,10 @@ def seconds(text: str) -> float:
 
 def size_bytes(text: str) -> int:
     """A size: bytes as a number, or `64KiB`, `10MiB`, `1.5GiB`, `10GB`."""
-    found = _SIZE.fullmatch(text.lower())
-    if found is None or found[2] not in UNIT_BYTES:
+    match = _SIZE.fullmatch(text.lower())
+    if match is None or match[2] not in UNIT_BYTES:
         raise InvalidField(f"{text!r} is not a size", hint="write bytes, or 64KiB, 10MiB, 1.5GiB, 10GB")
-    return round(float(found[1]) * UNIT_BYTES[found[2]])
+    return round(float(match[1]) * UNIT_BYTES[match[2]])
 
 
 def instant(text: str, now: datetime) -> datetime:

@@ -28,7 +28,7 @@ from penstock.requests import LeaseRequest
 from penstock.server.grpc.generated import queues_pb2, tasks_pb2
 from penstock.server.http.routes import ROUTES
 from penstock.wire.frames import JsonType, Type
-from penstock.wire.json_protocols import Said
+from penstock.wire.json_protocols import ClientMessage
 from tests.access.matrix_rows import (
     BROKER,
     MAIL,
@@ -232,7 +232,7 @@ def test_every_route_call_and_message_has_a_row():
         *(JsonType.ACK, JsonType.NACK, JsonType.AUTH)
     }
     said = {row.websocket["type"] for row in every if row.websocket is not None}
-    tags = {kind.__struct_config__.tag for kind in Said.__args__}
+    tags = {kind.__struct_config__.tag for kind in ClientMessage.__args__}
     assert tags - said == {"auth", "credit", "unsubscribe"}  # which concern what the socket itself has begun
 
 

@@ -49,8 +49,8 @@ LOGINS: Final = (
         "websocket-without-login",
         "messages of a WebSocket are taken before auth",
         "server/websocket/conversation.py",
-        "        if self._client.principal is NOBODY and not isinstance(said, stream.Login):\n",
-        "        if said is None:\n",
+        "        if self._client.principal is NOBODY and not isinstance(message, stream.Login):\n",
+        "        if message is None:\n",
         DENIED,
     ),
     Fault(

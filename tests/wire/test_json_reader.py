@@ -103,7 +103,7 @@ def test_a_refusal_names_the_place_in_the_whole(body, place):
 def test_what_a_websocket_says_is_decoded_in_pieces_by_its_type():
     body = b'{"messages":[%b{"payload":1}],"queue":"mail","type":"push","id":7}' % (b'{"payload":[1,2]},' * 9)
 
-    said = json_protocols.said.read(body)
+    said = json_protocols.client_message.read(body)
     assert isinstance(said, json_protocols.Push)
     assert (len(said.messages), said.queue, said.id) == (10, "mail", 7)
 

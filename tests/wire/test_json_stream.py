@@ -12,7 +12,7 @@ from penstock.errors import InputError
 from penstock.server.websocket.conversation import id_of, read
 from penstock.wire import json_protocols
 
-TYPES = [kind.__struct_config__.tag for kind in json_protocols.Said.__args__]
+TYPES = [kind.__struct_config__.tag for kind in json_protocols.ClientMessage.__args__]
 FIELDS = ["id", "subscription", "queue", "messages", "receipts", "lease_id", "credit", "interval_ms", "group", "batch"]
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -34,7 +34,7 @@ def test_any_text_is_understood_or_refused(text):
     except InputError:
         return
 
-    assert type(said) in json_protocols.Said.__args__
+    assert type(said) in json_protocols.ClientMessage.__args__
     assert id_of(received) == said.id
 
 

@@ -130,7 +130,7 @@ class Principal:
             derived.change(grants, namespace)
 
     def derived(self, credential: str) -> Principal:
-        """The same principal as another credential proves it: it has the same grants, and is revoked with this one."""
+        """This principal, for another credential that proves it: with the same grants, and revoked together."""
         derived = Principal(self.name, self.grants, self.namespace, credential)
         self._derived.add(derived)
         self.once_revoked(derived.revoke)

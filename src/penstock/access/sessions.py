@@ -75,7 +75,7 @@ class Session:
 
 
 class SignedIn:
-    """A session that was begun or joined, with the secrets that are told once: to the browser."""
+    """A session that was begun or joined, with the secrets that only the browser gets, once."""
 
     __slots__ = ("id", "session", "tab_secret")
 

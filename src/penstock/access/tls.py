@@ -168,7 +168,7 @@ def _new_context(minimum: Minimum) -> ssl.SSLContext:
     return context
 
 
-# Reading, with what is wrong told by the name of its setting.
+# Reading: an error names the setting.
 
 
 def _stamps(files: Files) -> tuple[object, ...]:

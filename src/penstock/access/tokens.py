@@ -120,7 +120,7 @@ class TokenVerifier:
         return claims
 
     def forget(self) -> None:
-        """Verify every token anew: the keys are others, or roles have changed."""
+        """Verify every token again: keys or roles have changed."""
         self._cached.clear()
 
     def _claims(self, payload: bytes) -> Claims:

@@ -29,7 +29,7 @@ from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.leases import Pending, PendingQueues, Stream, StreamRequest
 from penstock.broker.logins import Logins
-from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
+from penstock.broker.push_coalescing import Content, Kind, Producer, PushCoalescer
 from penstock.broker.reply_size import fitting
 from penstock.broker.seats import AddressBudget, Seats
 from penstock.broker.settle_each import SettleEach
@@ -88,10 +88,10 @@ class Broker:
         self.elsewhere: Callable[[Client], PenstockError] | None = None  # a spare node: who asks is sent to the owner
         self.notices = session.notices  # what else readyz has to say
         self.unread = AddressBudget(limits.unread_bytes_max)  # bytes of requests that are not whole yet
-        self._folder = Folder(
+        self._coalescer = PushCoalescer(
             self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count
         )
-        self.confirmer.on_sync = self._folder.flush
+        self.confirmer.on_sync = self._coalescer.flush
         self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
 
     # pushing
@@ -119,7 +119,7 @@ class Broker:
                     on_reply(self.count(queue, error))
                     return
             kind = (queue, client.identity, client.protocol, content)
-            self._folder.add(kind, payload, producer, on_reply)
+            self._coalescer.add(kind, payload, producer, on_reply)
 
     def push(
         self,
@@ -170,7 +170,7 @@ class Broker:
         wait_seconds: float,
         on_reply: OnReply,
     ) -> Pending:
-        """Up to so many messages; `on_reply(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
+        """Lease messages; `on_reply(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
         self.flush()
         member = owned(client.owner, request.member) if request.member else ""
         named = msgspec.structs.replace(request, client=client.identity, owner=client.owner, member=member)
@@ -502,7 +502,7 @@ class Broker:
 
     def flush(self) -> None:
         """Push what is gathered: what comes next stands behind it."""
-        self._folder.flush()
+        self._coalescer.flush()
 
     @property
     def is_holding(self) -> bool:

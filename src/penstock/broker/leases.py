@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.embedded.session import Watch
 
 
-SURE_TO_FIT = ANSWER_BYTES_MAX // limits.payload_bytes_max  # so many messages fit, however large
+SURE_TO_FIT = ANSWER_BYTES_MAX // limits.payload_bytes_max  # this many messages fit, however large
 
 
 class Pending:
@@ -207,7 +207,7 @@ class Pending:
             self._broker.confirmer.after(ticket, self._confirmed(answer), answer)
 
     def _confirmed(self, reply: Any) -> Callable[[Any], None]:
-        def tell(answer: Any) -> None:
+        def reply_once(answer: Any) -> None:
             if self.is_over:
                 self._give_back(reply)
                 return
@@ -216,7 +216,7 @@ class Pending:
                 self._broker.measure_lease(lease, self._started)
             self._on_reply(answer)
 
-        return tell
+        return reply_once
 
     def _give_back(self, reply: Any) -> None:
         for lease in leases_of(reply):
@@ -344,7 +344,7 @@ class Stream:
         )
 
     def credit(self, messages: int) -> None:
-        """Allow so many messages more."""
+        """Allow this many more messages."""
         if isinstance(messages, bool) or not isinstance(messages, int) or not 1 <= messages <= CREDIT_MAX:
             raise InvalidField(f"credit: {messages!r} is outside 1 to {CREDIT_MAX:,}")
         self._credit = min(self._credit + messages, CREDIT_MAX)

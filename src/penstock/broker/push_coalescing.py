@@ -22,7 +22,7 @@ from penstock.model import ContentType
 Producer = tuple[int, int, int]  # id, epoch, sequence
 # Where messages went: one partition for all or one each, and an offset each.
 Folded = tuple[str | list[str], Sequence[int]]
-FOLD_MIN: Final = 16  # so many are worth a batch of their own although a sync is under way
+FOLD_MIN: Final = 16  # this many are worth a batch of their own although a sync is under way
 Content = ContentType | Alike  # what a message holds; or all its options, when it has some that a fold can have
 PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str, Content], tuple[Folded, int]]
 Kind = tuple[str, str, str, Content]  # queue, client, protocol, content: the same for a whole fold
@@ -40,7 +40,7 @@ class _Fold:
         self.bytes = 0
 
 
-class Folder:
+class PushCoalescer:
     """Gathers, and pushes at the end of the turn."""
 
     def __init__(

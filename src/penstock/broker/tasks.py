@@ -95,7 +95,7 @@ class Wait:
 
     def end(self) -> None:
         """The broker stops; the client may go on waiting elsewhere."""
-        self._tell(stopping(), 0)
+        self._reply(stopping(), 0)
 
     def _expire(self) -> None:
         self._is_late = True
@@ -122,13 +122,13 @@ class Wait:
         if self.is_over:
             return
         if isinstance(answer, PenstockError):
-            self._tell(answer, 0)
+            self._reply(answer, 0)
         elif self._expected.is_it(answer[0]) or (self._is_late and not self._is_woken):
-            self._tell(*answer)
+            self._reply(*answer)
         elif self._is_woken:
             self._look()
 
-    def _tell(self, answer: Any, ticket: int) -> None:
+    def _reply(self, answer: Any, ticket: int) -> None:
         if not self.is_over:
             self.cancel()
             self._broker.confirmer.after(ticket, self._on_reply, answer)
@@ -213,7 +213,7 @@ def stopping() -> Unavailable:
     return Unavailable("the broker is stopping", hint="connect again in a moment, or to another address")
 
 
-MANY: Final = 1_000  # tasks of one request: so many take longer than a turn of the event loop should
+MANY: Final = 1_000  # tasks of one request: more take longer than a turn of the event loop should
 # A dead letter is a copy, made when it is settled.
 _MAY_READ_FILES: Final = ("failed", "dead")
 # The outcomes of a run that its own finish can have made.

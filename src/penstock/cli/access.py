@@ -122,7 +122,7 @@ def _write_key(made: NewKey, text: str, *, as_json: bool) -> None:
     if as_json:
         output.write_json(made)
         return
-    errors = output.Paper(stderr=True, highlight=False)
+    errors = output.SafeConsole(stderr=True, highlight=False)
     output.write(f"[green]✓[/] {escape(text)}: {escape(', '.join(made.grants))}", errors)
     if made.expires_at is not None:
         output.write(f"  it ends at {human.moment(made.expires_at)}", errors)
@@ -218,8 +218,8 @@ def _password(name: str, *, asks: bool, from_stdin: bool) -> str | None:
         return None
     if not output.has_terminal():
         raise CommandError("there is no terminal to ask for a password", hint="--password-stdin, or --no-password")
-    asked: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
-    return asked
+    typed: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    return typed
 
 
 def _proofs(user: UserView) -> str:

@@ -77,15 +77,15 @@ def verify(
 ) -> None:
     """Check the chain of the audit log. Exit code 2 when a record was changed, removed or moved."""
     if data is not None:
-        found = verified(data)
+        verification = verified(data)
     else:
         with broker.opened() as ps:
-            found = ps.audit.verify()
+            verification = ps.audit.verify()
     if as_json:
-        output.write_json(found)
+        output.write_json(verification)
     else:
-        _write(found)
-    if found.problems:
+        _write(verification)
+    if verification.problems:
         raise typer.Exit(BROKEN)
 
 
@@ -114,14 +114,14 @@ def _rows(batch: Any) -> Iterator[tuple[int, bytes]]:
     return zip(batch.column("offset").to_pylist(), batch.column("payload").to_pylist(), strict=True)
 
 
-def _write(found: AuditVerification) -> None:
-    for problem in found.problems:
+def _write(verification: AuditVerification) -> None:
+    for problem in verification.problems:
         output.write(f"[red]✗[/] {escape(problem)}")
-    for name, record in (("first", found.first), ("last", found.last)):
+    for name, record in (("first", verification.first), ("last", verification.last)):
         if record is not None:
             output.write(f"{name:<6} {record.sequence:>8,}  {escape(record.at)}  {escape(record.who)}  {record.what}")
-    output.write(f"head   {found.head}")
-    if found.problems:
-        output.write(f"[red]✗[/] the audit log is not as it was written ({plural(found.count, 'record')})")
+    output.write(f"head   {verification.head}")
+    if verification.problems:
+        output.write(f"[red]✗[/] the audit log is not as it was written ({plural(verification.count, 'record')})")
     else:
-        output.write(f"[green]✓[/] the chain is whole: {plural(found.count, 'record')}")
+        output.write(f"[green]✓[/] the chain is whole: {plural(verification.count, 'record')}")

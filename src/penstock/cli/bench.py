@@ -66,28 +66,28 @@ def bench(
     if not 0.01 <= seconds <= 600:
         raise CommandError(f"--seconds: {seconds:g} is outside 0.01 to 600", hint="a few seconds will do")
     where, plan = broker.readable_address(), Plan(seconds, concurrency, size, batch)
-    with output.progress("measuring", is_shown=not as_json, is_counted=True) as tell:
-        rows = asyncio.run(_measured(where, plan, tell))
+    with output.progress("measuring", is_shown=not as_json, is_counted=True) as on_progress:
+        rows = asyncio.run(_measured(where, plan, on_progress))
     if as_json:
         output.write_json({"url": where, "settings": plan, "rows": rows})
         return
-    output.write(output.table(HEADINGS, [_row(each) for each in rows]))
+    output.write(output.table(HEADINGS, [_row(measure) for measure in rows]))
     output.write(f"[dim]{size:,}-byte payloads, each confirmed durable; latencies in ms, of one operation[/]")
 
 
-async def _measured(where: str, plan: Plan, tell: output.Tell) -> list[Measure]:
+async def _measured(where: str, plan: Plan, on_progress: output.OnProgress) -> list[Measure]:
     from penstock import aio
 
     is_directory = "://" not in where
     async with aio.open(where) if is_directory else aio.connect(where, client=CLIENT) as ps:
         queue = await ps.create_queue(f"bench-{secrets.token_hex(4)}")
         try:
-            return await _rows(queue, plan, tell)
+            return await _rows(queue, plan, on_progress)
         finally:
             await asyncio.shield(ps.delete_queue(queue.name))  # Ctrl-C must not leave it behind either
 
 
-async def _rows(queue: Queue, plan: Plan, tell: output.Tell) -> list[Measure]:
+async def _rows(queue: Queue, plan: Plan, on_progress: output.OnProgress) -> list[Measure]:
     payload, batch = b"x" * plan.size, plan.batch
     payloads = [payload] * batch
     few = max(1, min(4, plan.concurrency))
@@ -118,7 +118,7 @@ async def _rows(queue: Queue, plan: Plan, tell: output.Tell) -> list[Measure]:
         ("push to delivered", deliver, 1, False),
     ]
     for number, (name, work, workers, ends) in enumerate(works):
-        tell(number, len(works))
+        on_progress(number, len(works))
         if work is deliver:
             await queue.purge()
         rows.append(await measured(name, work, workers, plan.seconds, plan.size, ends_when_empty=ends))
@@ -171,7 +171,7 @@ def percentile(ascending: list[float], percent: int) -> float:
     return ascending[max(0, rank - 1)] * 1000
 
 
-def _row(found: Measure) -> tuple[Any, ...]:
-    times = (f"{each:,.2f}" for each in (found.p50_ms, found.p99_ms, found.max_ms))
-    megabytes = f"{found.bytes_per_second / 1e6:,.1f}"
-    return found.name, found.in_flight, found.messages, round(found.messages_per_second), megabytes, *times
+def _row(measure: Measure) -> tuple[Any, ...]:
+    times = (f"{seconds:,.2f}" for seconds in (measure.p50_ms, measure.p99_ms, measure.max_ms))
+    megabytes = f"{measure.bytes_per_second / 1e6:,.1f}"
+    return measure.name, measure.in_flight, measure.messages, round(measure.messages_per_second), megabytes, *times

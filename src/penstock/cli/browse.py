@@ -38,10 +38,10 @@ def peek(
 ) -> None:
     """The next messages of the default group, without effect, whether due or not."""
     with broker.opened() as ps:
-        found = ps.queue(queue).peek(limit)
-    if not found:
+        messages = ps.queue(queue).peek(limit)
+    if not messages:
         raise nothing_there(f"nothing is before the default group of {queue!r}")
-    write_messages(found, payload_only=payload_only, as_json=as_json)
+    write_messages(messages, payload_only=payload_only, as_json=as_json)
 
 
 def delayed(
@@ -53,19 +53,19 @@ def delayed(
 ) -> None:
     """Messages that are not due yet, soonest first."""
     with broker.opened() as ps:
-        found = ps.queue(queue).delayed(limit, include="retries" if retries else "")
-    if not found:
+        messages = ps.queue(queue).delayed(limit, include="retries" if retries else "")
+    if not messages:
         raise nothing_there(f"nothing is delayed in {queue!r}")
     if as_json:
-        for message in found:
+        for message in messages:
             output.write_json_line(shapes.message(message))
         return
     if retries:
-        output.write(output.table(RETRY_HEADINGS, [_retry_row(each) for each in found], text_columns=6))
+        output.write(output.table(RETRY_HEADINGS, [_retry_row(message) for message in messages], text_columns=6))
         return
     rows = [
         (message.id, human.until(message.available_at), human.moment(message.available_at), _excerpt(message))
-        for message in found
+        for message in messages
     ]
     output.write(output.table(("id", "due", "at", "payload"), rows, text_columns=4, has_excerpt=True))
 
@@ -102,9 +102,9 @@ def why(broker: Broker, id: MessageIdText, as_json: AsJson = False) -> None:
     with broker.opened() as ps:
         reasons = ps.queue(chosen.queue).why(chosen)
     if as_json:
-        output.write_json([each._asdict() for each in reasons])
+        output.write_json([reason._asdict() for reason in reasons])
     else:
-        rows = [(each.group, each.code, each.text, _error(each.error)) for each in reasons]
+        rows = [(reason.group, reason.code, reason.text, _error(reason.error)) for reason in reasons]
         output.write(output.table(("group", "code", "why", "last error"), rows, text_columns=4))
 
 
@@ -112,16 +112,16 @@ def _error(text: str) -> str:
     return human.excerpt(text.encode(errors="replace"), EXCERPT_CHARACTERS) or human.EMPTY
 
 
-def write_messages(found: list[Message], *, payload_only: bool, as_json: bool) -> None:
+def write_messages(messages: list[Message], *, payload_only: bool, as_json: bool) -> None:
     """Messages that were read: a table, a line of JSON each, or payloads alone."""
-    for message in found if as_json or payload_only else []:
+    for message in messages if as_json or payload_only else []:
         if as_json:
             output.write_json_line(shapes.message(message))
         else:
             output.write_bytes(shapes.content(message))
     if as_json or payload_only:
         return
-    has_keys = any(message.key is not None for message in found)
+    has_keys = any(message.key is not None for message in messages)
     headings = ("id", "age", *(("key",) if has_keys else ()), "payload")
     rows = [
         (
@@ -130,7 +130,7 @@ def write_messages(found: list[Message], *, payload_only: bool, as_json: bool) -
             *((message.key or human.EMPTY,) if has_keys else ()),
             _excerpt(message),
         )
-        for message in found
+        for message in messages
     ]
     output.write(output.table(headings, rows, text_columns=len(headings), has_excerpt=True))
 
@@ -212,12 +212,12 @@ class Follower:
             # A partition that was not there at the beginning is new as a whole.
             position = self._next.get(lag.partition, lag.start_offset)
             while position < lag.end_offset:
-                found = self._queue.read(lag.partition, position, limit=READ_MESSAGES)
-                for message in found:
+                messages = self._queue.read(lag.partition, position, limit=READ_MESSAGES)
+                for message in messages:
                     assert message.id is not None
                     position = self._next[lag.partition] = message.id.offset + 1
                     yield message
-                if len(found) < READ_MESSAGES:
+                if len(messages) < READ_MESSAGES:
                     # What is missing at the end was given up by a repair.
                     position = max(position, lag.end_offset)
             self._next[lag.partition] = position
@@ -233,8 +233,8 @@ class Follower:
             return max(lag.start_offset, lag.end_offset - last)
         if isinstance(start, int):
             return max(lag.start_offset, start)
-        found = self._queue.read(lag.partition, timestamp=start, limit=1)
-        return found[0].id.offset if found and found[0].id is not None else lag.end_offset
+        messages = self._queue.read(lag.partition, timestamp=start, limit=1)
+        return messages[0].id.offset if messages and messages[0].id is not None else lag.end_offset
 
 
 def write_message(message: Message, paper: Console, *, payload_only: bool, as_json: bool) -> None:

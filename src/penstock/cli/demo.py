@@ -100,7 +100,7 @@ def source_of(function: Callable[..., object]) -> str:
 
 
 def rate(count: float, seconds: float) -> str:
-    """So many a second, for people."""
+    """A rate per second, for people."""
     return f"{count / max(seconds, 1e-9):,.0f}/s"
 
 

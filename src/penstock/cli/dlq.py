@@ -134,10 +134,10 @@ def edit(
 
 
 def _letter(ps: Penstock, id: MessageId) -> Message:
-    found = ps.queue(id.queue).read(id.partition, id.offset, limit=1)
-    if not found or found[0].id != id:
+    messages = ps.queue(id.queue).read(id.partition, id.offset, limit=1)
+    if not messages or messages[0].id != id:
         raise nothing_there(f"no dead letter {id}", "'penstock dlq list QUEUE' lists them")
-    return found[0]
+    return messages[0]
 
 
 def _own(letter: Message) -> dict[str, str] | None:

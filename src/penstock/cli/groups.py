@@ -39,8 +39,16 @@ def list_(
     else:
         headings = ("group", "lag", "ready", "leased", "waiting", "dead", "oldest")
         rows = [
-            (each.name, each.lag, each.ready, each.leased, each.waiting, each.dead, human.age(each.oldest_unsettled_at))
-            for each in stats.values()
+            (
+                group.name,
+                group.lag,
+                group.ready,
+                group.leased,
+                group.waiting,
+                group.dead,
+                human.age(group.oldest_unsettled_at),
+            )
+            for group in stats.values()
         ]
         output.write(output.table(headings, rows))
 

@@ -79,7 +79,7 @@ def size(count: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """So many a second."""
+    """A rate per second."""
     if per_second >= 1_000_000:
         return f"{per_second / 1_000_000:.1f}M"
     if per_second >= 10_000:

@@ -30,14 +30,14 @@ T = TypeVar("T")
 WIDTH_PLAIN = 120
 NARROW = 40  # characters in all headings together, over which columns move closer
 
-Tell = Callable[[int, int | None], None]  # done, and in all if that is known
+OnProgress = Callable[[int, int | None], None]  # done, and in all if that is known
 
 
 # Letters that JSON does not escape by itself, and a terminal may obey.
 _UNSHOWN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-class Paper(Console):
+class SafeConsole(Console):
     """A console that leaves it to the command line what to do when nobody reads on.
 
     Texts may be anybody's: what a terminal would obey is shown as escapes.
@@ -54,9 +54,13 @@ class Paper(Console):
 
 def console() -> Console:
     """Made when it is used, so that it writes to the present standard output."""
-    found = Paper(highlight=False)
+    paper = SafeConsole(highlight=False)
     # Into a file or a pipe nothing needs to fit a screen.
-    return found if found.is_terminal else Paper(highlight=False, width=int(os.environ.get("COLUMNS") or WIDTH_PLAIN))
+    return (
+        paper
+        if paper.is_terminal
+        else SafeConsole(highlight=False, width=int(os.environ.get("COLUMNS") or WIDTH_PLAIN))
+    )
 
 
 def write(text: RenderableType, paper: Console | None = None) -> None:
@@ -108,7 +112,7 @@ class _Shown(io.StringIO):
 
 
 def _escaped(json: str) -> str:
-    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
+    return _UNSHOWN.sub(lambda character: f"\\u{ord(character[0]):04x}", json)
 
 
 def done(text: str, value: Any, *, as_json: bool) -> None:
@@ -159,7 +163,7 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
     if as_json:
         write_json_line({"error": {"code": code, "message": message, "hint": hint}})
         return
-    errors = Paper(stderr=True, highlight=False)
+    errors = SafeConsole(stderr=True, highlight=False)
     errors.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
     if hint:
         errors.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
@@ -230,9 +234,9 @@ def _cell(value: Any) -> str:
 
 
 @contextmanager
-def progress(what: str, *, is_shown: bool, is_counted: bool = False) -> Iterator[Tell]:
+def progress(what: str, *, is_shown: bool, is_counted: bool = False) -> Iterator[OnProgress]:
     """A bar on standard error while the block runs, on a terminal only; of bytes, or with `is_counted` of things."""
-    errors = Paper(stderr=True)
+    errors = SafeConsole(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn() if is_counted else DownloadColumn())
     with Progress(*columns, console=errors, transient=True, disable=not (is_shown and errors.is_terminal)) as bar:
         task = bar.add_task(what, total=None)

@@ -65,8 +65,8 @@ class PipelineCommand(TyperCommand):
 
 def named(ctx: typer.Context) -> Pipeline:
     """The pipeline that a command line names."""
-    found: Pipeline = ctx.meta[_NAMED]
-    return found
+    pipeline: Pipeline = ctx.meta[_NAMED]
+    return pipeline
 
 
 def chosen(ctx: typer.Context) -> Options:
@@ -162,12 +162,12 @@ def write_report(pipeline: Pipeline, run: Run, report: Report, *, as_json: bool)
         output.write(f"[yellow]·[/] {escape(note)}")
 
 
-def write_runs(found: Mapping[Path, Sequence[Record]], *, as_json: bool) -> None:
+def write_runs(runs_by_place: Mapping[Path, Sequence[Record]], *, as_json: bool) -> None:
     """Earlier runs, by directory."""
     if as_json:
-        output.write_json([{"out": str(out), **_plain(run)} for out, runs in found.items() for run in runs])
+        output.write_json([{"out": str(out), **_plain(run)} for out, runs in runs_by_place.items() for run in runs])
         return
-    for index, (out, runs) in enumerate(found.items()):
+    for index, (out, runs) in enumerate(runs_by_place.items()):
         if index:
             output.write("")
         output.write(f"[bold]{escape(runs[-1].pipeline)}[/]  [dim]{escape(str(out))}[/]")
@@ -220,21 +220,24 @@ def _write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def blocks(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[list[int]]:
     """Columns that fit side by side; those that say what a row is about are in every block. Long text is wrapped."""
-    needed = [1 + (each if is_number else min(each, WRAPPED)) for each, is_number in zip(widths, numeric, strict=True)]
+    needed = [
+        1 + (natural if is_number else min(natural, WRAPPED))
+        for natural, is_number in zip(widths, numeric, strict=True)
+    ]
     if sum(needed) <= width + 1:
         return [list(range(len(needed)))]
     lead = 1
     while lead < len(needed) - 1 and not numeric[lead] and sum(needed[: lead + 1]) <= width // 3:
         lead += 1
-    found: list[list[int]] = []
+    columns: list[list[int]] = []
     room = 0
     for column in range(lead, len(needed)):
-        if not found or needed[column] > room:
-            found.append(list(range(lead)))
+        if not columns or needed[column] > room:
+            columns.append(list(range(lead)))
             room = width + 1 - sum(needed[:lead])
-        found[-1].append(column)
+        columns[-1].append(column)
         room -= needed[column]
-    return found
+    return columns
 
 
 def _write_files(files: Sequence[str]) -> None:
@@ -263,8 +266,8 @@ def _option(option: Option) -> dict[str, Any]:
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
     from penstock.spark.pipelines.state import plain
 
-    found: dict[str, Any] = msgspec.to_builtins(value, enc_hook=plain)
-    return found
+    plain_value: dict[str, Any] = msgspec.to_builtins(value, enc_hook=plain)
+    return plain_value
 
 
 app = typer.Typer(help="Spark jobs over history: list, explain, run, status.", no_args_is_help=True)
@@ -290,12 +293,14 @@ def list_(as_json: AsJson = False) -> None:
     """The pipelines that ship with Penstock."""
     from penstock.spark.pipelines.runner import shipped
 
-    found = shipped()
+    pipelines = shipped()
     if as_json:
-        output.write_json([{"name": each.name, "summary": each.summary} for each in found])
+        output.write_json([{"name": pipeline.name, "summary": pipeline.summary} for pipeline in pipelines])
         return
     output.write(
-        output.table(("pipeline", "what it does"), [(each.name, each.summary) for each in found], text_columns=2)
+        output.table(
+            ("pipeline", "what it does"), [(pipeline.name, pipeline.summary) for pipeline in pipelines], text_columns=2
+        )
     )
     output.write("\n[dim]'penstock pipeline explain NAME' says more; your own: docs/pipelines.md[/]")
 
@@ -353,12 +358,12 @@ def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> 
 
     if name is None:
         home = out or default_out("")
-        places = sorted(each for each in home.glob("*") if each.is_dir())
+        places = sorted(path for path in home.glob("*") if path.is_dir())
     else:
         home = out or default_out(name)
         places = [home]
-    found = {place: runs for place in places if (runs := records(place))}
-    if not found:
+    runs_by_place = {place: runs for place in places if (runs := records(place))}
+    if not runs_by_place:
         what = "no pipeline has" if name is None else f"{name} has not"
         raise nothing_there(f"{what} run in {home}", "--out says where to look")
-    write_runs(found, as_json=as_json)
+    write_runs(runs_by_place, as_json=as_json)

@@ -130,15 +130,17 @@ def messages_from_json(chunks: Iterator[Lines], options: dict[str, Any]) -> Iter
 
 def _message(line: bytes, number: int, options: dict[str, Any]) -> Message:
     try:
-        found = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        fields_sent = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise CommandError(f"line {number}: {error}", hint='a line reads {"payload": …, "key": …}') from None
-    for name in found:
+    for name in fields_sent:
         if name not in FIELDS and name not in PRINTED:
             raise CommandError(f"line {number}: {name!r} is not a field of a message", hint=suggestion(name, FIELDS))
     try:
-        fields: dict[str, Any] = {name: msgspec.json.decode(found[name]) for name in FIELDS[2:] if name in found}
-        content, kind = _payload(found, fields.pop("content_type", None))
+        fields: dict[str, Any] = {
+            name: msgspec.json.decode(fields_sent[name]) for name in FIELDS[2:] if name in fields_sent
+        }
+        content, kind = _payload(fields_sent, fields.pop("content_type", None))
     except (KeyError, ValueError, TypeError) as error:
         raise CommandError(f"line {number}: {error}", hint="a message has a payload, or a payload_base64") from None
     for name in ("delay", "ttl"):
@@ -148,16 +150,16 @@ def _message(line: bytes, number: int, options: dict[str, Any]) -> Message:
     return Message(payload=content, content_type=kind, **{**options, **present})
 
 
-def _payload(found: dict[str, msgspec.Raw], name: str | None) -> tuple[bytes, ContentType]:
+def _payload(fields_sent: dict[str, msgspec.Raw], name: str | None) -> tuple[bytes, ContentType]:
     """The bytes of a payload, and what they are."""
     if name is not None and name not in CONTENT_TYPES:
         raise ValueError(f"content_type: {name!r} is not one of {', '.join(CONTENT_TYPES)}")
-    if ("payload" in found) == ("payload_base64" in found):
+    if ("payload" in fields_sent) == ("payload_base64" in fields_sent):
         raise ValueError("there is no payload, or there are two")
-    if "payload_base64" in found:
-        text = msgspec.json.decode(found["payload_base64"], type=str)
+    if "payload_base64" in fields_sent:
+        text = msgspec.json.decode(fields_sent["payload_base64"], type=str)
         return b64decode(text, validate=True), CONTENT_TYPES.get(name or "", ContentType.BYTES)
-    raw = bytes(found["payload"])
+    raw = bytes(fields_sent["payload"])
     if name == CONTENT_TYPE_NAMES[ContentType.TEXT]:
         return msgspec.json.decode(raw, type=str).encode(), ContentType.TEXT
     return raw, ContentType.TASK if name == CONTENT_TYPE_NAMES[ContentType.TASK] else ContentType.JSON
@@ -278,12 +280,12 @@ def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids:
     """Batch by batch, telling how far it is; an error says how much was done before."""
     pushed = duplicates = 0
     try:
-        with output.progress(f"pushing to {queue}", is_shown=not ids) as tell:
+        with output.progress(f"pushing to {queue}", is_shown=not ids) as on_progress:
             for messages, bytes_read in chunks:
                 result = ps.queue(queue).push_many(messages)
                 pushed += len(result) - len(result.duplicates)
                 duplicates += len(result.duplicates)
-                tell(bytes_read, total)
+                on_progress(bytes_read, total)
                 if ids:
                     _write_ids(result, as_json=as_json)
     except Exception as error:

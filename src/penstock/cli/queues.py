@@ -34,52 +34,52 @@ def stats(
 ) -> None:
     """What is ready, leased, waiting, acked, dead and dropped: of each group of a queue, or of everything."""
     with broker.opened() as ps:
-        found = sampled(ps, with_dead_letters=True) if queue is None else [ps.queue(queue).stats()]
+        sample = sampled(ps, with_dead_letters=True) if queue is None else [ps.queue(queue).stats()]
     if queue is not None:
         if as_json:
-            output.write_json(shapes.queue(found[0]))
+            output.write_json(shapes.queue(sample[0]))
         else:
-            write_queue(found[0])
+            write_queue(sample[0])
     elif as_json:
-        output.write_json({"totals": totals(found), "queues": [shapes.queue(each) for each in found]})
+        output.write_json({"totals": totals(sample), "queues": [shapes.queue(queue_stats) for queue_stats in sample]})
     else:
-        _write_all(found)
+        _write_all(sample)
 
 
 def sampled(ps: Penstock, *, with_dead_letters: bool) -> list[QueueStats]:
     """Every queue's account; a queue that goes meanwhile is left out."""
-    found = []
+    sample = []
     for name in ps.queues():
         if with_dead_letters or not name.endswith(DLQ_SUFFIX):
             try:
-                found.append(ps.queue(name).stats())
+                sample.append(ps.queue(name).stats())
             except QueueNotFound:
                 continue
-    return found
+    return sample
 
 
-def totals(found: list[QueueStats]) -> dict[str, int]:
+def totals(sample: list[QueueStats]) -> dict[str, int]:
     """Sums over queues; of groups, those that are called default."""
     names = ("ready", "leased", "waiting", "acked", "dead")
-    live = [each for each in found if not each.name.endswith(DLQ_SUFFIX)]
+    live = [queue for queue in sample if not queue.name.endswith(DLQ_SUFFIX)]
     return {
         "queues": len(live),
-        "messages": sum(each.messages for each in found),
-        "bytes_stored": sum(each.bytes_stored for each in found),
-        **{name: sum(getattr(each, name) for each in live) for name in names},
+        "messages": sum(queue.messages for queue in sample),
+        "bytes_stored": sum(queue.bytes_stored for queue in sample),
+        **{name: sum(getattr(queue, name) for queue in live) for name in names},
     }
 
 
-def write_queue(found: QueueStats) -> None:
+def write_queue(queue: QueueStats) -> None:
     """A queue for people."""
     about = [
-        plural(found.messages, "message"),
-        plural(found.partitions, "partition"),
-        f"{human.size(found.bytes_stored)} stored",
-        *(["[yellow]paused[/]"] if found.paused else []),
+        plural(queue.messages, "message"),
+        plural(queue.partitions, "partition"),
+        f"{human.size(queue.bytes_stored)} stored",
+        *(["[yellow]paused[/]"] if queue.paused else []),
     ]
-    output.write(f"[bold]{escape(found.name)}[/]: {', '.join(about)}\n")
-    output.write(output.table(ACCOUNT, [_group_row(each) for each in found.groups.values()]))
+    output.write(f"[bold]{escape(queue.name)}[/]: {', '.join(about)}\n")
+    output.write(output.table(ACCOUNT, [_group_row(group) for group in queue.groups.values()]))
 
 
 def _group_row(group: Any) -> tuple[Any, ...]:
@@ -87,8 +87,8 @@ def _group_row(group: Any) -> tuple[Any, ...]:
     return (group.name, *counts, human.age(group.oldest_unsettled_at))
 
 
-def _write_all(found: list[QueueStats]) -> None:
-    sums = totals(found)
+def _write_all(sample: list[QueueStats]) -> None:
+    sums = totals(sample)
     rows = [(name, human.size(count) if name == "bytes_stored" else count) for name, count in sums.items()]
     output.write(output.table(("", "total"), [(name.replace("_", " "), value) for name, value in rows]))
 
@@ -112,12 +112,12 @@ app.callback()(expanded(queues))
 def list_(broker: Broker, everything: All = False, as_json: AsJson = False) -> None:
     """All queues. Counts are those of the default group; lag and oldest those of the group furthest behind."""
     with broker.opened() as ps:
-        found = sampled(ps, with_dead_letters=everything)
+        sample = sampled(ps, with_dead_letters=everything)
     if as_json:
-        output.write_json([shapes.queue(each) for each in found])
-    elif found:
+        output.write_json([shapes.queue(queue) for queue in sample])
+    elif sample:
         now = datetime.now(UTC)
-        output.write(output.table(HEADINGS, [_row(each, now) for each in found]))
+        output.write(output.table(HEADINGS, [_row(queue, now) for queue in sample]))
     else:
         output.write("no queues yet; a push makes one, or 'penstock queues create'")
 
@@ -218,24 +218,24 @@ def resume(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
 def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
     """Drop everything unsettled, in every group."""
     with broker.opened() as ps:
-        lag = max((each.lag for each in ps.queue(queue).stats().groups.values()), default=0)
+        lag = max((group.lag for group in ps.queue(queue).stats().groups.values()), default=0)
         output.confirm(f"Drop what is not settled in {queue}, {plural(lag, 'message')} at most?", yes=yes)
         ps.queue(queue).purge()
     output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
 
 
-def _row(found: QueueStats, now: datetime) -> tuple[Any, ...]:
-    groups = list(found.groups.values())
-    oldest = min((each.oldest_unsettled_at for each in groups if each.oldest_unsettled_at is not None), default=None)
+def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
+    groups = list(queue.groups.values())
+    oldest = min((group.oldest_unsettled_at for group in groups if group.oldest_unsettled_at is not None), default=None)
     return (
-        found.name,
+        queue.name,
         len(groups),
-        found.ready,
-        found.leased,
-        found.waiting,
-        found.dead,
-        max(each.lag for each in groups),
+        queue.ready,
+        queue.leased,
+        queue.waiting,
+        queue.dead,
+        max(group.lag for group in groups),
         human.age(oldest, now),
-        human.size(found.bytes_stored),
-        "paused" if found.paused else human.EMPTY,
+        human.size(queue.bytes_stored),
+        "paused" if queue.paused else human.EMPTY,
     )

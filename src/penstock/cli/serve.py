@@ -172,7 +172,10 @@ def _say_link(link: str) -> None:
 
 
 def _say_json(started: Any) -> None:
-    listeners = {each.protocol: {"host": each.host, "port": each.port, "url": each.url} for each in started.addresses}
+    listeners = {
+        address.protocol: {"host": address.host, "port": address.port, "url": address.url}
+        for address in started.addresses
+    }
     ready = {"version": VERSION, **msgspec.to_builtins(started), "addresses": listeners}
     output.write_json_line(ready)
 
@@ -183,7 +186,7 @@ def _say(started: Any) -> None:
     output.write(f"[bold]Penstock {VERSION}[/] is ready.{about}\n")
     promise = f"{started.durability}: {_DURABLE[started.durability]}"
     output.write(f"  [bold]data[/]  {escape(started.data)}   {plural(started.queues, 'queue')}; {promise}")
-    urls = {each.protocol: each.url for each in started.addresses}
+    urls = {address.protocol: address.url for address in started.addresses}
     for address in started.addresses:
         hint = _HINTS[address.protocol].format(url=address.url)
         output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")

@@ -48,8 +48,8 @@ def readable_error(error: Exception, *, log: str = "") -> Exception:
 
 def python_error(text: str) -> str:
     """The last line of a traceback in a text; nothing if there is none."""
-    _, found, rest = text.rpartition("Traceback (most recent call last):")
-    if not found:
+    _, marker, rest = text.rpartition("Traceback (most recent call last):")
+    if not marker:
         return ""
     lines = [line for line in rest.splitlines() if line.strip()]
     return next((line.strip() for line in lines if re.match(r"[A-Za-z_][\w.]*(:|$)", line)), "")
@@ -152,10 +152,13 @@ class Bar:
         # Spark may be gone between two looks.
         with suppress(Exception):
             while not self._over.wait(LOOK_SECONDS):
-                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
-                found = [each for each in stages if each is not None]
-                if found and not self._is_counted:
-                    done, total = sum(each.numCompletedTasks for each in found), sum(each.numTasks for each in found)
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                active = [stage for stage in stages if stage is not None]
+                if active and not self._is_counted:
+                    done, total = (
+                        sum(stage.numCompletedTasks for stage in active),
+                        sum(stage.numTasks for stage in active),
+                    )
                     self._bar.update(self._task, completed=done, total=total)
 
 
@@ -226,13 +229,13 @@ def _standard_error_into(descriptor: int) -> Iterator[None]:
         os.close(ours)
 
 
-def parsed_conf(given: Sequence[str] | None) -> dict[str, str]:
+def parsed_conf(texts: Sequence[str] | None) -> dict[str, str]:
     """Settings of Spark from `key=value`."""
-    found = {}
-    for text in given or ():
+    settings = {}
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("spark."):
             hint = "such as --conf spark.driver.memory=4g"
             raise CommandError(f"--conf: {text!r} is no setting of Spark", hint=hint)
-        found[name.strip()] = value.strip()
-    return found
+        settings[name.strip()] = value.strip()
+    return settings

@@ -101,8 +101,8 @@ def _repaired(directory: Path | str, *, is_shown: bool) -> Report:
         with output.progress("examining", is_shown=is_shown) as on_progress:
             wrapper = wrapper_of()
             keys = None if wrapper is None else KeyRing(disk, wrapper, clock)
-            found = diagnose(disk, clock.now(), on_progress, keys)
-        return found.report() if found.is_sound else repair_directory(disk, found, clock, random.Random())
+            diagnosis = diagnose(disk, clock.now(), on_progress, keys)
+        return diagnosis.report() if diagnosis.is_sound else repair_directory(disk, diagnosis, clock, random.Random())
     finally:
         disk.close()
 
@@ -187,12 +187,12 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
     For each group of each queue: messages = ready + leased + waiting + acked + dead + dropped, counted from the state
     of every single message; and each of them can be read in exactly one place.
     """
-    found = verified(directory, is_shown=not as_json)
+    verification = verified(directory, is_shown=not as_json)
     if as_json:
-        output.write_json(found)
+        output.write_json(verification)
     else:
-        write_verification(found)
-    if found.problems:
+        write_verification(verification)
+    if verification.problems:
         raise typer.Exit(SERVER_ERROR)
 
 
@@ -204,23 +204,23 @@ def verified(directory: Path | str, *, is_shown: bool) -> Verification:
         return check(disk, SystemClock().now(), on_progress)
 
 
-def write_verification(found: Verification) -> None:
+def write_verification(verification: Verification) -> None:
     """A verification for people."""
-    name = escape(found.directory)
-    for problem in found.problems:
+    name = escape(verification.directory)
+    for problem in verification.problems:
         output.write(f"[red]✗[/] {escape(problem)}")
-    for note in found.notes:
+    for note in verification.notes:
         output.write(f"[yellow]·[/] {escape(note)}")
-    if found.problems:
+    if verification.problems:
         output.write(f"[red]✗[/] {name} does not add up. See what is affected with\n    penstock doctor {name}")
         return
     output.write(
-        f"[green]✓[/] {name} adds up: {plural(found.files, 'file')}, {plural(found.frames, 'frame')}, "
-        f"{plural(found.sealed_messages, 'message')} in segments and {found.journal_messages:,} in the journal; every "
-        "checksum matches, and every message is in exactly one place."
+        f"[green]✓[/] {name} adds up: {plural(verification.files, 'file')}, {plural(verification.frames, 'frame')}, "
+        f"{plural(verification.sealed_messages, 'message')} in segments and {verification.journal_messages:,} in the "
+        "journal; every checksum matches, and every message is in exactly one place."
     )
-    if found.accounts:
+    if verification.accounts:
         output.write("")
         headings = ("queue", "group", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped")
-        rows = [[getattr(account, name) for name in headings] for account in found.accounts]
+        rows = [[getattr(account, name) for name in headings] for account in verification.accounts]
         output.write(output.table(headings, rows, text_columns=2))

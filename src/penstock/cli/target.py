@@ -142,12 +142,12 @@ def add(
 @command(app)
 def use(name: ContextName, as_json: AsJson = False) -> None:
     """Use this context from now on, unless --url or PENSTOCK_URL says otherwise."""
-    found = named(name)
+    context = named(name)
     known = load()
     known.current = name
     save(known)
-    assert found is not None
-    output.done(f"using {name}: {found.url}", {"name": name, "url": found.url}, as_json=as_json)
+    assert context is not None
+    output.done(f"using {name}: {context.url}", {"name": name, "url": context.url}, as_json=as_json)
 
 
 @command(app, "list")

@@ -288,7 +288,7 @@ class Watch:
 
     def run(self) -> None:
         """Until someone has seen enough."""
-        console = output.Paper(highlight=False)
+        console = output.SafeConsole(highlight=False)
         with keys() as wait_for_key, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 self.sample()

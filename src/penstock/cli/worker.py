@@ -38,7 +38,8 @@ class WorkerFlags(Flags):
     )
     stop_seconds: Annotated[float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM.")] = 60.0
     lease_seconds: Annotated[
-        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks.")
+        float,
+        seconds_option("--lease-seconds", about="After this time without contact others may run its tasks."),
     ] = 30.0
     prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000
     abandoned_max: Annotated[
@@ -98,8 +99,8 @@ def _run_reloading() -> int:
     return run_reloading(["-m", "penstock", *words], Path.cwd())
 
 
-def _check_words(**given: tuple[str, tuple[str, ...]]) -> None:
-    for name, (word, known) in given.items():
+def _check_words(**choices: tuple[str, tuple[str, ...]]) -> None:
+    for name, (word, known) in choices.items():
         if word not in known:
             flag = f"--{name.replace('_', '-')}"
             raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")

@@ -58,25 +58,25 @@ def _twin_names() -> list[str]:
 
 def stale(write: bool) -> list[str]:
     """The modules of `_sync` that are not what `_async` says; written if asked for."""
-    found = []
+    names = []
     for package in PACKAGES:
         for source in sorted((ROOT / package / "_async").glob("[a-z]*.py")):
             target = ROOT / package / "_sync" / source.name
             text = sync_text(package, source.name, source.read_text(encoding="utf-8"))
             if not target.exists() or target.read_text(encoding="utf-8") != text:
-                found.append(f"{package}/_sync/{target.name}")
+                names.append(f"{package}/_sync/{target.name}")
                 if write:
                     target.write_text(text, encoding="utf-8")
-    return found
+    return names
 
 
 def main() -> int:
     """Write, or with --check only compare."""
     is_check = "--check" in sys.argv[1:]
-    found = stale(write=not is_check)
-    for name in found:
+    names = stale(write=not is_check)
+    for name in names:
         sys.stdout.write(f"{'stale' if is_check else 'written'}: {name}\n")
-    return 1 if is_check and found else 0
+    return 1 if is_check and names else 0
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ class MemberState:
 def drawn(pending: deque[BaseDelivery], partitions: Sequence[str]) -> list[BaseDelivery]:
     """Take the deliveries of some partitions out of those that wait for their turn."""
     leaving = set(partitions)
-    found = [delivery for delivery in pending if delivery.partition in leaving]
-    if found:
+    deliveries = [delivery for delivery in pending if delivery.partition in leaving]
+    if deliveries:
         staying = [delivery for delivery in pending if delivery.partition not in leaving]
         pending.clear()
         pending.extend(staying)
-    return found
+    return deliveries

@@ -201,7 +201,7 @@ class KeyGate:
         return self._due[0][0] if self._due else None
 
     def is_full(self) -> bool:
-        """Whether so much is parked that no more should be."""
+        """Whether as much is parked as may be."""
         return self._parked_count >= limits.parked_messages_max
 
     def block(self, progress: Progress) -> None:

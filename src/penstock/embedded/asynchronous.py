@@ -39,7 +39,7 @@ class AsyncPipeline(Pipeline):
         await self._confirmed(self._ticket)
 
 
-class Taking(Generic[Reply]):
+class PendingLease(Generic[Reply]):
     """One lease until its caller has it. Once abandoned, whatever it takes is released, by whoever notices last.
 
     `ask` leases; whether it may read files is its argument, and None says that it must.
@@ -157,8 +157,8 @@ class AsyncSession:
                 return None
             return session.lease(queue, group, request)
 
-        taking = Taking(session, request, ask, lambda wake: session.watch(queue, wake, group))
-        return await self._taken(taking, wait_seconds)
+        pending = PendingLease(session, request, ask, lambda wake: session.watch(queue, wake, group))
+        return await self._taken(pending, wait_seconds)
 
     async def lease_queues(
         self, choice: QueueChoice, group: str, request: LeaseRequest, wait_seconds: float
@@ -168,35 +168,35 @@ class AsyncSession:
         def ask(request: LeaseRequest, may_read: bool) -> tuple[LeaseReplies, int] | None:
             return self.session.lease_set(key, request, may_read=may_read)
 
-        taking = Taking(self.session, request, ask, lambda wake: self.session.watch_queues(key, wake))
-        return await self._taken(taking, wait_seconds)
+        pending = PendingLease(self.session, request, ask, lambda wake: self.session.watch_queues(key, wake))
+        return await self._taken(pending, wait_seconds)
 
-    async def _taken(self, taking: Taking[Reply], wait_seconds: float) -> Reply:
+    async def _taken(self, pending: PendingLease[Reply], wait_seconds: float) -> Reply:
         try:
-            reply, ticket = await taking.run()
+            reply, ticket = await pending.run()
             if not reply.count and wait_seconds:
-                reply, ticket = await self._lease_waiting(taking, wait_seconds)
+                reply, ticket = await self._lease_waiting(pending, wait_seconds)
             await self.confirmed(ticket)
         except asyncio.CancelledError:
-            taking.abandon()
+            pending.abandon()
             raise
         return reply
 
-    async def _lease_waiting(self, taking: Taking[Reply], seconds: float) -> tuple[Reply, int]:
+    async def _lease_waiting(self, pending: PendingLease[Reply], seconds: float) -> tuple[Reply, int]:
         session, loop = self.session, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         woken = asyncio.Event()
         while True:
             woken.clear()
-            waiter = taking.watch(partial(loop.call_soon_threadsafe, woken.set))
+            waiter = pending.watch(partial(loop.call_soon_threadsafe, woken.set))
             reply: Reply | None = None
             try:
-                reply, ticket = await taking.run()
+                reply, ticket = await pending.run()
                 if not reply.count:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(max(0.0, deadline - loop.time())):
                             await woken.wait()
-                    reply, ticket = await taking.run()
+                    reply, ticket = await pending.run()
             finally:
                 session.unwatch(waiter, served=reply is not None and bool(reply.count))
             if reply.count or loop.time() >= deadline:

@@ -165,14 +165,14 @@ def operation(
 
 def named(name: str) -> type[Operation[Any]]:
     """The operation of this name; `BadRequest` when there is none."""
-    found = TABLE.get(name)
-    if found is None:
+    operation = TABLE.get(name)
+    if operation is None:
         raise BadRequest(f"call: there is no operation {name!r}")
-    return found
+    return operation
 
 
 def _result_of(cls: type[Operation[Any]]) -> Any:
-    bases = (base for each in cls.__mro__ for base in getattr(each, "__orig_bases__", ()))
+    bases = (base for kind in cls.__mro__ for base in getattr(kind, "__orig_bases__", ()))
     return next(get_args(base)[0] for base in bases if get_origin(base) is Operation)
 
 

@@ -290,7 +290,7 @@ class ForgetWorker(Operation[None], frozen=True):
     queues=(),
 )
 class Workers(Operation[list[WorkerView]], frozen=True):
-    """Workers that were heard of lately, with those of their queues that one may see."""
+    """Workers that sent a heartbeat lately, with those of their queues that one may see."""
 
     def visible(self, reply: list[WorkerView], may: Callable[[str], bool]) -> list[WorkerView]:
         views = (visible_worker(worker, may) for worker in reply)

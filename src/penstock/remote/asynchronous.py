@@ -291,8 +291,8 @@ class AsyncSession(RemoteSession):
         why = f"the connection to {self._connector.address} was lost: {error or 'the broker closed it'}"
         if self._transport is None:
             failure = explained(error, self._connector.address) if isinstance(error, ssl.SSLError) else None
-            told = failure if isinstance(failure, TlsFailed) else Unavailable(why)
-            self.exchange.fail(self.exchange.refused or told)
+            error = failure if isinstance(failure, TlsFailed) else Unavailable(why)
+            self.exchange.fail(self.exchange.refused or error)
             return
         self._transport = None
         self._out = []

@@ -41,7 +41,7 @@ class Shared:
         self.route = Route(settings.addresses)
 
     def micros(self, seconds: float) -> int:
-        """When so many seconds from now have passed."""
+        """The instant `seconds` from now."""
         return self.settings.clock.monotonic() + round(seconds * 1_000_000)
 
     def left(self, deadline: int) -> float:

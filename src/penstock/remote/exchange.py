@@ -178,7 +178,7 @@ class Exchange:
         again |= {correlation: self.pending.pop(correlation) for correlation in unsent}
         for correlation in list(self.pending if sent is None else sent):
             request = self.pending.pop(correlation, None)
-            if request is None:  # whoever heard of another one before has taken it back
+            if request is None:  # whoever received another one before has taken it back
                 continue
             if request.kind == Type.HELLO or request.again is Again.NEVER:
                 tell(request, self.refused or unknown(why))

@@ -38,7 +38,7 @@ END_SECONDS: Final = 5.0  # for the other end of a half-closed connection to clo
 
 
 class Lane:
-    """Frames that wait for a POST, of which so many may be under way."""
+    """Frames that wait for a POST, of which a limited number may be under way."""
 
     def __init__(self, posts_max: int) -> None:
         self.posts_max = posts_max

@@ -202,12 +202,12 @@ class Dispatch:
 
     def _name(self, name: bytes) -> str:
         try:
-            found = check_name(name.decode())
+            checked = check_name(name.decode())
         except UnicodeDecodeError:
             raise BadRequest(f"queue: {name!r} is not UTF-8") from None
         if len(self._names) < 1024:
-            self._names[name] = found
-        return found
+            self._names[name] = checked
+        return checked
 
     def _push(self, correlation: int, body: memoryview) -> None:
         head, data = requests.decode_push(body)
@@ -262,20 +262,20 @@ class Dispatch:
             self._pending[correlation] = pending
 
     def _settle(self, correlation: int, body: memoryview) -> None:
-        given = requests.decode(body, requests.Settle)
-        how = validation.wire_settling(given.outcome, given.delay_seconds, given.error)
+        settle = requests.decode(body, requests.Settle)
+        how = validation.wire_settling(settle.outcome, settle.delay_seconds, settle.error)
         on_reply = partial(self._reply, correlation)
-        if given.lease:
-            self._broker.settle_lease(self._client, given.lease, how, on_reply)
-        elif given.leases:
-            self._broker.settle_leases(self._client, given.leases, how, on_reply)
+        if settle.lease:
+            self._broker.settle_lease(self._client, settle.lease, how, on_reply)
+        elif settle.leases:
+            self._broker.settle_leases(self._client, settle.leases, how, on_reply)
         else:
-            self._broker.settle(self._client, given.receipts, how, on_reply)
+            self._broker.settle(self._client, settle.receipts, how, on_reply)
 
     def _extend(self, correlation: int, body: memoryview) -> None:
-        given = requests.decode(body, requests.Extend)
-        seconds = validation.extension(given.seconds)
-        self._broker.extend(self._client, given.lease, seconds, partial(self._reply, correlation))
+        extend = requests.decode(body, requests.Extend)
+        seconds = validation.extension(extend.seconds)
+        self._broker.extend(self._client, extend.lease, seconds, partial(self._reply, correlation))
 
     def _call(self, correlation: int, body: memoryview) -> None:
         call = requests.decode(body, requests.Call)

@@ -76,7 +76,7 @@ class Identity:
     def _renew(self) -> None:
         before, now = self._known, self._store.document
         self._known = now
-        # What did not change is the same object: tokens are verified anew only when they may mean something else.
+        # What did not change is the same object: tokens are verified again only when they may mean something else.
         is_same = now.roles is before.roles and now.namespaces is before.namespaces
         if self._tokens is not None and not is_same:
             self._tokens.forget()

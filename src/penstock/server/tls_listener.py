@@ -1,6 +1,6 @@
 """Accepting connections with TLS.
 
-The first bytes say whether the client speaks TLS. One that does not is told so in clear, in words of the protocol that
+The first bytes say whether the client speaks TLS. One that does not gets an error in clear, in the protocol that
 it probably speaks, instead of being cut off. Each connection takes the context that the broker has at that moment, so a
 new certificate counts from the next connection on.
 """

@@ -211,7 +211,7 @@ class AuditLog:
         with suppress(InvalidField):
             return self._record_at(offset).hash
         if self._holds_records():  # damaged or changed, which `verify` reports
-            logger.error("record %d of the audit log cannot be read; the chain begins anew behind it", offset)
+            logger.error("record %d of the audit log cannot be read; the chain starts over after it", offset)
         else:  # a queue of somebody's own: the chain begins behind its messages
             self._save(Anchor(offset, GENESIS))
         return GENESIS

@@ -354,7 +354,7 @@ class Engine:
         return self._upkept(entries)
 
     def _end_sessions(self, now: int, monotonic: int) -> int:
-        """Members that were silent for too long, and partitions that were not let go of in time."""
+        """Members that were silent for too long, and partitions that were not released in time."""
         did = 0
         for group, roster in self.core.rosters.groups():
             for member, partitions in list(roster.overdue(monotonic)):
@@ -465,7 +465,7 @@ class Engine:
                 self.abandon()
 
     def with_columns(self, need: ColumnNotLoaded, operation: Callable[[], T]) -> T:
-        """Make a decision again until it has all the columns it needs; they are let go of afterwards."""
+        """Make a decision again until it has all the columns it needs; they are released afterwards."""
         fetched: list[tuple[Extent, str]] = []
         try:
             while True:

@@ -53,7 +53,7 @@ def join(
 def heartbeat(
     shard: Shard, queue: str, group: str, member: str, generation: int, held: Sequence[str]
 ) -> tuple[Membership, Ticket]:
-    """Stay a member. What is being revoked and not in `held` is let go of."""
+    """Stay a member. What is being revoked and not in `held` is released."""
 
     def question(now: int) -> Membership:
         target, roster = _roster(shard, queue, group, member)

@@ -236,7 +236,7 @@ def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Exte
 
 
 def _prefer_sealed(core: DeliveryState, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:
-    """Partitions that only replay brought to light: let go of batches that segments hold too."""
+    """Partitions that only replay brought to light: release batches that segments hold too."""
     for (queue_id, number), extents in sealed.items():
         queue = core.queues.get(queue_id)
         partition = queue.partitions[number] if queue is not None else None

@@ -108,7 +108,7 @@ def _reading(shard: Shard, request: SinkCommit, todo: Todo, read: Callable[[], T
             raise _Moved from None
         raise StorageError(
             f"sink {bare_name(request.sink)!r}, batch {todo.batch}: the staged file {error.filename} is gone",
-            hint="stage the batch again" if not todo.done else "set resetSink=true to begin anew; some of it is in",
+            hint="stage the batch again" if not todo.done else "set resetSink=true to start over; some of it is in",
         ) from None
 
 

@@ -1,7 +1,7 @@
 """The two background roles of an open shard, each with a `tick`, each asleep until something is due.
 
 `Timekeeper` lets time happen: timers, leases that ran out, expiries, the interval sync. `Storekeeper` keeps house: it
-seals full journal files, writes checkpoints, removes what retention lets go, watches the free disk. Neither polls: they
+seals full journal files, writes checkpoints, removes what retention allows, watches the free disk. Neither polls: they
 sleep until the next due instant, and are woken when something earlier comes up.
 
 No role stops for good while its shard works: whatever goes wrong in a round is logged, counted and shown, and the

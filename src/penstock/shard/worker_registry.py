@@ -31,7 +31,7 @@ NEWS_US: Final = round(limits.worker_news_seconds * 1_000_000)
 
 @dataclass(slots=True)
 class Worker:
-    """One that has been heard of."""
+    """One that has sent a heartbeat."""
 
     info: WorkerInfo
     first_at: int  # wall time, µs

@@ -29,10 +29,10 @@ class Signer:
     """The keys of an app."""
 
     def __init__(self, keys: Key | Sequence[Key]) -> None:
-        given = [keys] if isinstance(keys, bytes | str | Path) else list(keys)
-        if not given:
+        chosen = [keys] if isinstance(keys, bytes | str | Path) else list(keys)
+        if not chosen:
             raise InvalidField("sign: there is no key in the list")
-        self._keys = [_loaded(key) for key in given]
+        self._keys = [_loaded(key) for key in chosen]
 
     def __repr__(self) -> str:
         return f"<Signer with {len(self._keys)} keys>"

@@ -123,7 +123,7 @@ def encode_leased(reply: LeaseReply) -> list[Buffer]:
             batches.append(batch)
         heads.append(_piece_head(piece, number, rows))
     data: list[Buffer] = [batch.data for batch in batches]
-    sizes = [len(each) for each in data]
+    sizes = [len(part) for part in data]
     about = (reply.queue, reply.group, reply.nonce, reply.expires_at, reply.count)
     head = encode(LeasedHead(*about, sizes, heads, reply.lease_seconds, reply.batch_max))
     return [LEASED_HEAD.pack(len(head)) + head, *data]
@@ -142,7 +142,7 @@ def decode_leased(body: memoryview) -> LeaseReply:
         position += size
     if position != len(body):
         raise BadRequest("LEASED: the sizes of its batches do not add up")
-    pieces = [_piece(each, batches[each.batch]) for each in head.pieces]
+    pieces = [_piece(piece, batches[piece.batch]) for piece in head.pieces]
     about = (head.queue, head.group, head.nonce, head.expires_at)
     return LeaseReply(*about, pieces, head.count, head.lease_seconds, head.batch_max)
 

@@ -79,9 +79,9 @@ def free(items: list[Any]) -> None:
         del items[-_FREED_MAX:]
 
 
-def producer_of(given: ProducerSequence | None) -> Producer | None:
+def producer_of(sequence: ProducerSequence | None) -> Producer | None:
     """Who pushes, and which of its pushes this is."""
-    return None if given is None else (int(given.id, 16), given.epoch, given.sequence)
+    return None if sequence is None else (int(sequence.id, 16), sequence.epoch, sequence.sequence)
 
 
 def read_plain(body: bytes) -> PlainPush | None:
@@ -298,7 +298,7 @@ def _plain_rows(
         f'"attempt":{attempt},"receipt":"{queue}:{partition}:%d:{attempt}:{reply.nonce:016x}",'
         f'"pushed_at":{instant(piece.pushed(0)).decode()},"expires_at":{expires_at.decode()}}}'
     ).encode()
-    contents = payloads if kind == ContentType.JSON else [b2a_base64(each, newline=False) for each in payloads]
+    contents = payloads if kind == ContentType.JSON else [b2a_base64(payload, newline=False) for payload in payloads]
     offsets = _listed(piece.offsets)
     return map(template.__mod__, zip(offsets, contents, offsets, strict=True))
 

@@ -357,7 +357,7 @@ class LeasesView(Struct):
 
 
 class SettleResult(Struct, kw_only=True):
-    """What became of one receipt, or of a whole lease."""
+    """The result for one receipt, or for a whole lease."""
 
     receipt: str | UnsetType = UNSET
     lease_id: str | UnsetType = UNSET

@@ -117,7 +117,7 @@ class Claimed(Struct):
 
 
 class Held(Struct):
-    """What became of one receipt that was to be held."""
+    """The result for one receipt that was to be held."""
 
     receipt: str
     status: Literal["ok", "error"]
@@ -126,7 +126,7 @@ class Held(Struct):
 
 
 class HeartbeatAnswer(Struct):
-    """What a worker receives: tasks to break off, how long it holds what, and what became of its progress."""
+    """What a worker receives: tasks to break off, until when it holds each lease, and the results for its progress."""
 
     cancelled: list[str]
     leases: list[Held]
@@ -164,7 +164,7 @@ class Subscribe(models.Request, tag_field="type", tag="subscribe"):
 
 
 class GiveCredit(models.Request, tag_field="type", tag="credit"):
-    """Allow so many messages more."""
+    """Allow this many more messages."""
 
     subscription: Name
     messages: Credit
@@ -172,7 +172,7 @@ class GiveCredit(models.Request, tag_field="type", tag="credit"):
 
 
 class Events(models.Request, tag_field="type", tag="events"):
-    """Hear of what happens to queues: changes at once, counters at an interval. Tasks and workers are other topics."""
+    """Receive what happens to queues: changes at once, counters at an interval. Tasks and workers are other topics."""
 
     subscription: Name
     id: Id = None
@@ -254,6 +254,6 @@ class Ping(models.Request, tag_field="type", tag="ping"):
 
 
 Settlement = Ack | Nack | Reject | Release | Snooze
-Said = Login | Subscribe | GiveCredit | Events | Unsubscribe | Push | Settlement | Extend | Ping
+ClientMessage = Login | Subscribe | GiveCredit | Events | Unsubscribe | Push | Settlement | Extend | Ping
 
-said: Final[Reader[Said]] = Reader(Said)  # type: ignore[arg-type]
+client_message: Final[Reader[ClientMessage]] = Reader(ClientMessage)  # type: ignore[arg-type]

@@ -205,7 +205,7 @@ def _may_be_large(kind: Any) -> bool:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if _is_union(kind):
-        return any(_may_be_large(each) for each in get_args(kind))
+        return any(_may_be_large(part) for part in get_args(kind))
     origin = get_origin(kind) or kind
     return origin in {list, dict} or (isinstance(origin, type) and issubclass(origin, Struct))
 
@@ -261,7 +261,7 @@ def _inside(data: bytes) -> tuple[int, int]:
 
 def _commas(data: bytes) -> npt.NDArray[np.int64]:
     """Where the commas are between the items of a list or an object. `data` is JSON."""
-    found = []
+    commas = []
     depth = parity = backslashes = 0
     for start in range(0, len(data), _SCAN_BYTES):
         chunk = np.frombuffer(data, np.uint8, min(_SCAN_BYTES, len(data) - start), start)
@@ -277,8 +277,8 @@ def _commas(data: bytes) -> npt.NDArray[np.int64]:
         steps = ((brackets == 0x7B) & is_outside).astype(np.int8) - ((brackets == 0x7D) & is_outside).astype(np.int8)
         depths = np.cumsum(steps, dtype=np.int32) + depth
         depth = int(depths[-1])
-        found.append(np.flatnonzero((chunk == _COMMA) & is_outside & (depths == 1)) + start)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        commas.append(np.flatnonzero((chunk == _COMMA) & is_outside & (depths == 1)) + start)
+    return np.concatenate(commas) if commas else np.empty(0, np.int64)
 
 
 def _escaped(chunk: npt.NDArray[np.uint8], before: int) -> tuple[npt.NDArray[np.bool_], int]:
@@ -402,8 +402,8 @@ def _field_names(kind: Any, seen: set[Any]) -> Iterator[str]:
             yield field.encode_name
             yield from _field_names(field.type, seen)
     elif isinstance(kind, inspect.UnionType):
-        for each in kind.types:
-            yield from _field_names(each, seen)
+        for part in kind.types:
+            yield from _field_names(part, seen)
     elif isinstance(kind, inspect.ListType):
         yield from _field_names(kind.item_type, seen)
     elif isinstance(kind, inspect.Metadata):

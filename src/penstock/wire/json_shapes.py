@@ -81,10 +81,10 @@ class Shape(Generic[T]):
         every = [("", struct), *self._owners.items()]
         left_out = {*without, *flat}
         self.fields = [
-            _field(owner, kind, each, is_request, absent, kinds or {}, names or {}, defaults or {})
+            _field(owner, kind, field, is_request, absent, kinds or {}, names or {}, defaults or {})
             for owner, kind in every
-            for each in _names(kind)
-            if each not in left_out
+            for field in _names(kind)
+            if field not in left_out
         ]
         self.type = new_struct(
             name,

@@ -178,7 +178,7 @@ def purged_view(operation: OperationView) -> PurgedTasks:
 
 
 class FinishResult(Struct):
-    """What became of one finish."""
+    """The result of one finish."""
 
     task_id: str
     status: Literal["ok", "error"]
@@ -192,7 +192,7 @@ class FinishResults(Struct):
 
 
 def finish_results(task_ids: Sequence[str], errors: Sequence[PenstockError | None]) -> FinishResults:
-    """What became of finishes."""
+    """The results of finishes."""
     return FinishResults([_finish_result(id, error) for id, error in zip(task_ids, errors, strict=True)])
 
 

@@ -115,7 +115,7 @@ class Settle(msgspec.Struct, array_like=True, gc=False):
 
 
 class Extend(msgspec.Struct, array_like=True, gc=False):
-    """Hold a lease for so many seconds from now; the answer is the instant at which it ends, µs."""
+    """Hold a lease for `seconds` from now; the reply is the instant at which it ends, µs."""
 
     lease: int
     seconds: float

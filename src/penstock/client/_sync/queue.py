@@ -260,7 +260,7 @@ class Queue:
         Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
         names of those that come and go. Leaving the loop leaves the group. `start` makes the group if it is not there,
         as in `lease`. When the queue or the group is deleted the loop ends with an error; with `survives` it waits
-        until they are there again, and makes the group anew if there is a `start`. See docs/groups.md.
+        until they are there again, and creates the group again if there is a `start`. See docs/groups.md.
         """
 
         def run() -> Generator[Delivery, None, None]:

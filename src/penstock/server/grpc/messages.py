@@ -163,7 +163,7 @@ def push_response(reply: PushReply) -> pb.PushResponse:
     return pb.PushResponse(ids=map(str, reply.ids()), duplicates=sorted(reply.duplicates))
 
 
-RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB unless told otherwise
+RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB by default
 STREAM_BATCH: Final = 100
 
 
@@ -321,27 +321,27 @@ def _check_count(what: str, count: int) -> None:
 async def _one(broker: Broker, client: Client, settlement: pb.Settlement, how: Settling) -> list[pb.SettleResult]:
     if settlement.lease_id:
         return [await _lease(broker, client, settlement.lease_id, how)]
-    results, sound, proofs = await convert(_proofs, settlement)
-    if proofs:
-        await convert(_tell, sound, await broker.settled_each(client, proofs, how))
+    results, sound, receipts = await convert(_parsed_receipts, settlement)
+    if receipts:
+        await convert(_note_errors, sound, await broker.settled_each(client, receipts, how))
     return results
 
 
-def _proofs(settlement: pb.Settlement) -> tuple[list[pb.SettleResult], list[pb.SettleResult], list[Receipt]]:
+def _parsed_receipts(settlement: pb.Settlement) -> tuple[list[pb.SettleResult], list[pb.SettleResult], list[Receipt]]:
     """A result for each receipt, with an error for what is no receipt; those that are sound, and their receipts."""
     results = [pb.SettleResult(receipt=receipt) for receipt in settlement.receipts]
-    proofs: list[Receipt] = []
+    receipts: list[Receipt] = []
     sound: list[pb.SettleResult] = []
     for result in results:
         try:
-            proofs.append(Receipt.parse(result.receipt))
+            receipts.append(Receipt.parse(result.receipt))
             sound.append(result)
         except PenstockError as error:
             result.error.CopyFrom(error_of(error))
-    return results, sound, proofs
+    return results, sound, receipts
 
 
-def _tell(results: list[pb.SettleResult], answers: Sequence[PenstockError | None]) -> None:
+def _note_errors(results: list[pb.SettleResult], answers: Sequence[PenstockError | None]) -> None:
     for result, answer in zip(results, answers, strict=True):
         if answer is not None:
             result.error.CopyFrom(error_of(answer))

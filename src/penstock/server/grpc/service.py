@@ -330,19 +330,19 @@ def credentials(tls: ServerTls) -> Any:
 
     gRPC can require certificates of clients or not ask for them: with `optional` it does not ask.
     """
-    given = tls.loaded
+    loaded = tls.loaded
 
     def configuration() -> Any:
-        return grpc.ssl_server_certificate_configuration([(given.key, given.certificate)], given.client_ca)
+        return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.certificate)], loaded.client_ca)
 
     def fetch() -> Any:
-        nonlocal given
-        if given is tls.loaded:
+        nonlocal loaded
+        if loaded is tls.loaded:
             return None  # as before
-        given = tls.loaded
+        loaded = tls.loaded
         return configuration()
 
-    is_required = given.client_ca is not None and tls.client == "required"
+    is_required = loaded.client_ca is not None and tls.client == "required"
     return grpc.dynamic_ssl_server_credentials(configuration(), fetch, is_required)
 
 

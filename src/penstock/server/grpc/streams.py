@@ -26,7 +26,7 @@ SMALL: Final = 256  # about the size of an answer without payloads
 ANSWERING_MAX: Final = 256  # settlements under way on one stream
 
 
-class Delivering:
+class DeliveryStream:
     """One stream of deliveries into an outbox."""
 
     def __init__(self, broker: Broker, client: Client, context: Any, opening: pb.StreamOpen) -> None:
@@ -54,7 +54,7 @@ class Delivering:
             await self._context.write(await convert_many(part.count, lease_response, part))
 
 
-class Consumption(Delivering):
+class Consumption(DeliveryStream):
     """One direction. The stream ends when its credit is used up; what was delivered may still be settled."""
 
     def __init__(self, broker: Broker, client: Client, context: Any, opening: pb.StreamOpen) -> None:
@@ -72,7 +72,7 @@ class Consumption(Delivering):
             self.stream.end()
 
 
-class Conversation(Delivering):
+class Conversation(DeliveryStream):
     """Both directions: what the client sends is answered in the same stream, as it is done."""
 
     def __init__(self, broker: Broker, client: Client, context: Any, opening: pb.StreamOpen) -> None:

@@ -200,7 +200,7 @@ class Text(msgspec.Struct, frozen=True):
     media: str
 
 
-class Unwell(Exception):
+class Unhealthy(Exception):
     """A view to be sent with 503."""
 
     def __init__(self, view: Any) -> None:
@@ -211,7 +211,7 @@ class Unwell(Exception):
 async def livez(request: RequestParts) -> models.StatusView:
     """GET /livez."""
     if not conditions.livez(request.broker):
-        raise Unwell(models.StatusView("failed"))
+        raise Unhealthy(models.StatusView("failed"))
     return models.StatusView("ok")
 
 
@@ -219,7 +219,7 @@ async def readyz(request: RequestParts) -> conditions.Readiness:
     """GET /readyz."""
     ready = conditions.readyz(request.broker)
     if not ready.is_ready:
-        raise Unwell(ready)
+        raise Unhealthy(ready)
     return ready
 
 

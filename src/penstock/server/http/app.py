@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.dashboard.files import Files
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import openapi
-from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell, WithHeaders
+from penstock.server.http.actions import AllRefused, RequestParts, Text, Unhealthy, WithHeaders
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry.logs import context, log_request
@@ -130,7 +130,7 @@ class Resource:
             parts = await self._decoded(request, route)
             work = route.execute(parts)
             return _response(route, await (_while_there(request, work) if getattr(parts.query, "wait_ms", 0) else work))
-        except Unwell as unwell:
+        except Unhealthy as unwell:
             return Response(encode(unwell.view), 503, media_type="application/json")
         except AllRefused as refused:
             return _failure(refused.error, refused.view)

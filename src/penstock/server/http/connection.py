@@ -3,7 +3,7 @@
 - One request is answered at a time. What comes meanwhile is kept unparsed, within a bound; beyond it the connection is
   not read until there is room. So memory is bounded, and the end of the connection is noticed while a request waits.
 - What breaks a limit is refused before it is kept. A refusal ends the connection: nothing behind it is run.
-- Every state has a deadline, which the server's tick checks: receiving (so many bytes in so many seconds), not read,
+- Every state has a deadline, which the server's tick checks: receiving (some bytes within some seconds), not read,
   paused, closing, idle. Only a request that is being answered has none of its own; the broker bounds that.
 """
 

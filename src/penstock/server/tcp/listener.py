@@ -121,7 +121,7 @@ class TcpServer:
         return task
 
     def stop_accepting(self) -> None:
-        """The first step of a drain; clients are told."""
+        """The first step of a drain; clients are notified."""
         self._is_stopping = True
         if self._listener is not None:
             self._listener.close()

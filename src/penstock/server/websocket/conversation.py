@@ -48,11 +48,11 @@ from penstock.wire.json_reader import LARGE_BYTES
 from penstock.wire.json_tasks import WORKER, task_update
 
 
-def read(received: bytes | None) -> stream.Said:
-    """What the client said; None stands for a message that is not text."""
+def read(received: bytes | None) -> stream.ClientMessage:
+    """What the client message; None stands for a message that is not text."""
     if received is None:
         raise BadRequest("message: bytes are not understood", hint="send JSON as text")
-    return stream.said.read(received)
+    return stream.client_message.read(received)
 
 
 def id_of(received: bytes | None) -> Any:
@@ -99,7 +99,7 @@ def _more(event: Event) -> dict[str, Any]:
 
 logger: Final = logging.getLogger("penstock.websocket")
 
-DELIVERY_BYTES: Final = 512 * 1024  # about: many clients refuse messages over 1 MiB unless told otherwise
+DELIVERY_BYTES: Final = 512 * 1024  # about: many clients refuse messages over 1 MiB by default
 UNDER_WAY_MAX: Final = 1000  # requests of one socket that are not answered yet
 SUBSCRIPTIONS_MAX: Final = 1000
 EVENT_BYTES: Final = 1024  # about
@@ -113,18 +113,18 @@ _OnReply = Callable[[Any], None]
 class _Push(NamedTuple):
     """A push that has been read, messages and all."""
 
-    said: stream.Push
+    message: stream.Push
     batch: Batch
 
     @property
     def id(self) -> stream.Id:
-        return self.said.id
+        return self.message.id
 
 
-def _read(received: bytes | None) -> stream.Said | _Push:
-    """What the client said. Of a push, its messages as a batch: of both it is this that takes long."""
-    said = read(received)
-    return _Push(said, batch_of(said.messages, "messages")) if isinstance(said, stream.Push) else said
+def _read(received: bytes | None) -> stream.ClientMessage | _Push:
+    """What the client message. Of a push, its messages as a batch: of both it is this that takes long."""
+    message = read(received)
+    return _Push(message, batch_of(message.messages, "messages")) if isinstance(message, stream.Push) else message
 
 
 class Conversation:
@@ -137,7 +137,7 @@ class Conversation:
         self._seat = Seat(broker.seats)
         self._streams: dict[str, Stream] = {}
         self._listeners: dict[str, Listener] = {}
-        self._confirmed: set[Listener] = set()  # those that were told so: nothing of theirs goes out before
+        self._confirmed: set[Listener] = set()  # whose subscription was confirmed: no event goes out before
         self._news: set[str] = set()  # subscriptions to events that have a place in the outbox
         self._outbox = Outbox(self._send, self._pause, self._resume)
         self._under_way = 0
@@ -153,7 +153,7 @@ class Conversation:
             _Push: self._push,
             stream.Extend: self._extend,
             stream.Login: self._login,
-            stream.Ping: lambda said: self._answer("pong", said.id, b""),
+            stream.Ping: lambda message: self._answer("pong", message.id, b""),
             **dict.fromkeys(get_args(stream.Settlement), self._settle),
         }
 
@@ -215,16 +215,16 @@ class Conversation:
             else:
                 self._take(received, answer_of(partial(_read, received)))
 
-    def _take(self, received: bytes | None, said: Any) -> None:
-        if isinstance(said, PenstockError):
-            self._refuse(said, id_of(received))
+    def _take(self, received: bytes | None, message: Any) -> None:
+        if isinstance(message, PenstockError):
+            self._refuse(message, id_of(received))
             return
-        id = said.id
-        if self._client.principal is NOBODY and not isinstance(said, stream.Login):
+        id = message.id
+        if self._client.principal is NOBODY and not isinstance(message, stream.Login):
             self._refuse(NotAuthenticated("the first message must be auth, with a token", hint=HINT), id)
             return
         try:
-            self._handlers[type(said)](said)
+            self._handlers[type(message)](message)
         except PenstockError as error:
             self._refuse(error, id)
         except Exception:  # a fault in one message must not end the others
@@ -246,13 +246,13 @@ class Conversation:
 
     # who asks
 
-    def _login(self, said: stream.Login) -> None:
-        if bool(said.token) == bool(said.tab):
+    def _login(self, message: stream.Login) -> None:
+        if bool(message.token) == bool(message.tab):
             raise InvalidField("auth: it takes token or tab")
-        if said.tab:
-            principal = self._socket.signed_in(said.tab)
+        if message.tab:
+            principal = self._socket.signed_in(message.tab)
         else:
-            principal = self._broker.logins.by_token(said.token, self._client.address, self._client.protocol)
+            principal = self._broker.logins.by_token(message.token, self._client.address, self._client.protocol)
         before = self._client.principal
         if before not in (NOBODY, principal):  # what was begun as somebody ends with that credential
             raise BadRequest("auth: it is known already who this is", hint="open another socket")
@@ -262,7 +262,7 @@ class Conversation:
         principal.once_revoked(self._revoked)
         self._broker.logins.succeeded(self._client)
         self._socket.known()
-        self._answer("ok", said.id, b',"principal":%b' % encode(principal.name))
+        self._answer("ok", message.id, b',"principal":%b' % encode(principal.name))
 
     def _revoked(self) -> None:
         self._end(UNAUTHORISED, "the credential was revoked, or has expired")
@@ -277,38 +277,48 @@ class Conversation:
 
     # subscriptions
 
-    def _subscribe(self, said: stream.Subscribe) -> None:
-        self._check_new(said.subscription)
-        lease_seconds = None if said.lease_ms is None else said.lease_ms / 1000
-        partitions = None if said.partitions is None else tuple(said.partitions)
-        queue, choice = validation.stream_queues(said.queue, said.queues, said.order, partitions)
-        about = (said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack, said.start)
+    def _subscribe(self, message: stream.Subscribe) -> None:
+        self._check_new(message.subscription)
+        lease_seconds = None if message.lease_ms is None else message.lease_ms / 1000
+        partitions = None if message.partitions is None else tuple(message.partitions)
+        queue, choice = validation.stream_queues(message.queue, message.queues, message.order, partitions)
+        about = (
+            message.group,
+            message.batch,
+            lease_seconds,
+            message.consumer,
+            partitions,
+            message.auto_ack,
+            message.start,
+        )
         request = StreamRequest(queue, *about, choice)
-        name = said.subscription
+        name = message.subscription
         opened = self._broker.stream(self._client, request, partial(self._deliver, name), partial(self._ended, name))
         self._streams[name] = opened
-        self._answer("subscribed", said.id, b',"subscription":%b' % encode(name))
+        self._answer("subscribed", message.id, b',"subscription":%b' % encode(name))
         if self._outbox.is_full:
             opened.pause()
-        if said.credit:
-            opened.credit(said.credit)
+        if message.credit:
+            opened.credit(message.credit)
 
-    def _credit(self, said: stream.GiveCredit) -> None:
-        subscription = self._streams.get(said.subscription)
+    def _credit(self, message: stream.GiveCredit) -> None:
+        subscription = self._streams.get(message.subscription)
         if subscription is None:
-            raise unknown(said.subscription)
-        subscription.credit(said.messages)
-        if said.id is not None:
-            self._answer("credited", said.id, b',"subscription":%b' % encode(said.subscription))
+            raise unknown(message.subscription)
+        subscription.credit(message.messages)
+        if message.id is not None:
+            self._answer("credited", message.id, b',"subscription":%b' % encode(message.subscription))
 
-    def _events(self, said: stream.Events) -> None:
-        self._check_new(said.subscription)
-        name = said.subscription
+    def _events(self, message: stream.Events) -> None:
+        self._check_new(message.subscription)
+        name = message.subscription
         wake = partial(self._wake, name)
-        tasks = TasksWanted(said.task_types, said.task_ids, said.workflow)
-        listener = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake, said.topics, tasks)
+        tasks = TasksWanted(message.task_types, message.task_ids, message.workflow)
+        listener = self._broker.listen(
+            self._client, message.queues, message.interval_ms / 1000, wake, message.topics, tasks
+        )
         self._listeners[name] = listener
-        listener.when_ready(partial(self._subscribed, name, said.id, listener))
+        listener.when_ready(partial(self._subscribed, name, message.id, listener))
 
     def _subscribed(self, name: str, id: stream.Id, listener: Listener) -> None:
         if self._listeners.get(name) is listener:
@@ -316,15 +326,15 @@ class Conversation:
             self._confirmed.add(listener)
             self._wake(name)  # what came before
 
-    def _unsubscribe(self, said: stream.Unsubscribe) -> None:
-        name = said.subscription
+    def _unsubscribe(self, message: stream.Unsubscribe) -> None:
+        name = message.subscription
         subscription = self._streams.pop(name, None) or self._listeners.pop(name, None)
         if subscription is None:
             raise unknown(name)
         subscription.close()
         if isinstance(subscription, Listener):
             self._confirmed.discard(subscription)
-        self._answer("unsubscribed", said.id, b',"subscription":%b' % encode(name))
+        self._answer("unsubscribed", message.id, b',"subscription":%b' % encode(name))
 
     def _check_new(self, name: str) -> None:
         if name in self._streams or name in self._listeners:
@@ -360,9 +370,9 @@ class Conversation:
     # pushing and settling
 
     def _push(self, push: _Push) -> None:
-        said, batch = push
-        on_reply = self._begin(partial(self._pushed, said.id))
-        self._broker.push(self._client, said.queue, batch, batch.partitions, said.durability, None, on_reply)
+        message, batch = push
+        on_reply = self._begin(partial(self._pushed, message.id))
+        self._broker.push(self._client, message.queue, batch, batch.partitions, message.durability, None, on_reply)
 
     def _pushed(self, id: stream.Id, answer: Any) -> None:
         if isinstance(answer, PenstockError):
@@ -370,38 +380,40 @@ class Conversation:
         else:
             self._answer("pushed", id, b"," + push_reply(answer)[1:-1])
 
-    def _settle(self, said: Any) -> None:
-        how, nonce = settling_of(said), lease_of(said)
+    def _settle(self, message: Any) -> None:
+        how, nonce = settling_of(message), lease_of(message)
         if nonce is not None:
-            self._broker.settle_lease(self._client, nonce, how, self._begin(partial(self._lease_settled, said)))
+            self._broker.settle_lease(self._client, nonce, how, self._begin(partial(self._lease_settled, message)))
         else:
-            receipts = receipts_of(said.receipts)
-            self._broker.settle_each(self._client, receipts, how, self._begin(partial(self._settled, said)))
+            receipts = receipts_of(message.receipts)
+            self._broker.settle_each(self._client, receipts, how, self._begin(partial(self._settled, message)))
 
-    def _settled(self, said: Any, answer: Any) -> None:
-        self._answer("settled", said.id, b"," + settle_reply(said.receipts, answer)[1:-1])
+    def _settled(self, message: Any, answer: Any) -> None:
+        self._answer("settled", message.id, b"," + settle_reply(message.receipts, answer)[1:-1])
 
-    def _lease_settled(self, said: Any, answer: Any) -> None:
+    def _lease_settled(self, message: Any, answer: Any) -> None:
         if isinstance(answer, PenstockError):
-            self._refuse(answer, said.id)
+            self._refuse(answer, message.id)
         else:
-            self._answer("settled", said.id, b',"results":[{"lease_id":"%b","status":"ok"}]' % said.lease_id.encode())
+            self._answer(
+                "settled", message.id, b',"results":[{"lease_id":"%b","status":"ok"}]' % message.lease_id.encode()
+            )
 
-    def _extend(self, said: stream.Extend) -> None:
-        nonce = lease_of(said)
+    def _extend(self, message: stream.Extend) -> None:
+        nonce = lease_of(message)
         if nonce is not None:
-            names = [("lease_id", str(said.lease_id), nonce)]
+            names = [("lease_id", str(message.lease_id), nonce)]
         else:
-            texts = said.receipts or []
+            texts = message.receipts or []
             names = [("receipt", text, receipt.nonce) for text, receipt in zip(texts, receipts_of(texts), strict=True)]
         results: list[dict[str, Any]] = []
         for what, text, nonce in names:
             # Nothing is journaled, so the broker tells at once.
             self._broker.extend(
-                self._client, nonce, said.lease_ms / 1000, lambda answer: results.append(extension_view(answer))
+                self._client, nonce, message.lease_ms / 1000, lambda answer: results.append(extension_view(answer))
             )
             results[-1] = {what: text, **results[-1]}
-        self._answer("extended", said.id, b',"results":%b' % encode(results))
+        self._answer("extended", message.id, b',"results":%b' % encode(results))
 
     # out
 

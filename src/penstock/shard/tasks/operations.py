@@ -52,7 +52,7 @@ _decode: Final = msgspec.json.Decoder(TaskFilter).decode
 
 
 class Phase(NamedTuple):
-    """A part of an operation: which of the tasks, and what becomes of them."""
+    """A part of an operation: which of the tasks, and how they end."""
 
     states: tuple[TaskState, ...]
     cancels: bool

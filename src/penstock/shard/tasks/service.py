@@ -281,7 +281,7 @@ class TaskService:
         now, monotonic = self.shard.clock.read()
         for worker_id in self.registry.overdue(monotonic):
             name = bare_name(worker_id)
-            logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", name)
+            logger.warning("worker %s is dead: no heartbeat came for too long; what it ran starts again", name)
             finish.expire_consumer(self.shard, worker_id)
             self._hurry()
         look_at = self.registry.look_at
@@ -330,7 +330,7 @@ class TaskService:
         return max(members.leave_all(self.shard, owner), finish.release_owner(self.shard, owner))
 
     def workers(self) -> list[WorkerView]:
-        """The workers that were heard of lately."""
+        """The workers that sent a heartbeat lately."""
         self.shard.require_open()
         self.tick()
         return self.registry.workers()

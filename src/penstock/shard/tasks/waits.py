@@ -90,7 +90,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     queue: str  # that the entry is about
 
     def of(self, view: TaskView) -> TaskView:
-        """The task, as it is now, from how it was. How its last run began is for those who ask anew."""
+        """The task, as it is now, from how it was. How its last run began is for those who ask again."""
         is_done = self.state is TaskState.COMPLETED
         return msgspec.structs.replace(
             view,
