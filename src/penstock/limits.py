@@ -117,6 +117,7 @@ sink_once_seconds: Final = 86_400.0  # how long a sink that is used once is reme
 
 # Sealed segments.
 segment_row_group_rows: Final = 16_384
+segment_gap_offsets_max: Final = 1_024  # removed offsets that follow each other inside one extent; more divide it
 segment_row_group_bytes: Final = 4 * MIB
 segment_cache_bytes: Final = 64 * MIB
 segment_columns_bytes: Final = 8 * MIB
@@ -131,6 +132,12 @@ segments_cache_bytes_max: Final = 1 << 50
 pins_max: Final = 1_000
 pinned_files_max: Final = 100_000  # of one pin
 seal_bytes_max: Final = 128 * MIB
+compaction_ratio_default: Final = 0.5  # of superseded messages among those that are sealed
+compaction_seconds_default: Final = 600.0  # between two looks at the same queue
+tombstone_seconds_default: Final = 86_400.0
+compaction_rows_at_once: Final = 2**21  # whose keys are in memory together, beside one of each key
+compaction_ranges_max: Final = 16_384  # in one entry
+compaction_offsets_max: Final = 2**20  # that one entry spans
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
 audit_retention_seconds: Final = 366 * 86_400.0

@@ -60,6 +60,7 @@ class Outcome(IntEnum):
     DISCARDED = 15
     REDRIVEN = 16
     LOST = 17
+    COMPACTED = 18
 
 
 class ContentType(IntEnum):
@@ -69,6 +70,7 @@ class ContentType(IntEnum):
     JSON = 1
     TEXT = 2
     TASK = 3
+    TOMBSTONE = 4  # JSON null with a key, in a queue that keeps the latest message of each key
 
 
 CONTENT_TYPE_NAMES: Final = {
@@ -76,6 +78,7 @@ CONTENT_TYPE_NAMES: Final = {
     ContentType.JSON: "application/json",
     ContentType.TEXT: "text/plain",
     ContentType.TASK: "application/vnd.penstock.task+json",
+    ContentType.TOMBSTONE: "application/vnd.penstock.tombstone+json",
 }
 
 
@@ -161,6 +164,11 @@ class Message:
         """The payload, decoded as JSON."""
         return msgspec.json.decode(self.payload)
 
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the message says that its key has no value any more (docs/options.md, `compaction`)."""
+        return self.content_type is ContentType.TOMBSTONE
+
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """All options of a queue. Durations are seconds; `None` means unlimited or "as the shard says"."""
@@ -205,6 +213,11 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_messages_min: int = 0
     retention_drops_unread: bool = False
     retention_until_archived: bool = False
+    compaction: Literal["none", "latest"] = "none"
+    compaction_ratio: float = limits.compaction_ratio_default
+    compaction_seconds: float = limits.compaction_seconds_default
+    compaction_drops_unread: bool = False
+    tombstone_seconds: float = limits.tombstone_seconds_default
     group_expiry_seconds: float = limits.group_expiry_seconds_default
     encryption: bool = False
     masked_fields: tuple[str, ...] = ()
@@ -240,6 +253,9 @@ OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
     "retention_messages": (0, 2**62),
     "retention_messages_min": (0, 2**62),
     "group_expiry_seconds": (1, limits.delay_seconds_max),
+    "compaction_ratio": (0.01, 1),
+    "compaction_seconds": (0, limits.delay_seconds_max),
+    "tombstone_seconds": (0, limits.delay_seconds_max),
     "key_max_in_flight": (1, 2**62),
     **{f"{rate}_per_second": (limits.per_second_min, limits.per_second_max) for rate in RATES},
     **{f"{rate}_burst": (1, limits.burst_max) for rate in RATES},
@@ -248,9 +264,15 @@ OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
 
 def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
     """Options from keyword arguments, over `base`; every refusal names the option."""
-    options = check_option_values(changes, base)
+    options = check_option_values(_with_implied(changes, base), base)
     _check_limits(options)
     return options
+
+
+def _with_implied(changes: Mapping[str, Any], base: QueueOptions | None) -> Mapping[str, Any]:
+    """A queue that begins to keep the latest message of each key keeps it for ever, unless it is told otherwise."""
+    begins = changes.get("compaction") == "latest" and (base is None or base.compaction == "none")
+    return {"retention_seconds": None, "retention_bytes": None, **changes} if begins else changes
 
 
 def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:

@@ -12,6 +12,7 @@ killed process left open counts as leased: only opening ends it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -93,7 +94,7 @@ def _summary(directory: str, examination: Examination) -> Verification:
         directory,
         files,
         frames=sum(len(stretch.positions) for stretch in journal.stretches),
-        sealed_messages=sum(extent.count for extent in segments.extents),
+        sealed_messages=sum(extent.stored_rows for extent in segments.extents),
         problems=[f"{finding.file}: {finding.what}" for finding in examination.findings if not finding.harmless],
         notes=[f"{finding.file}: {finding.what}" for finding in examination.findings if finding.harmless],
     )
@@ -104,7 +105,7 @@ def _bad_batches(examination: Examination) -> Iterator[str]:
     for sequence, data in examination.journal.replay():
         for push in decode_pushes(data):
             try:
-                Batch.parse(push.batch, validate=True)
+                Batch.parse(push.batch, validate=True, is_stored=True)
             except PenstockError as error:
                 yield f"the batch in the frame of sequence {sequence} is not sound: {error.message}"
 
@@ -112,13 +113,15 @@ def _bad_batches(examination: Examination) -> Iterator[str]:
 def _misplaced(partition: Partition) -> Iterator[str]:
     """Offsets that lie nowhere, or in two places."""
     where = f"queue {partition.queue.name!r}, partition {partition.name!r}"
-    positions = sorted([*((extent.first, extent.end) for extent in partition.extents), *partition.lost])
+    known = sorted([*((extent.first, extent.end) for extent in partition.extents), *partition.lost])
+    for (_, end), (first, _) in pairwise(known):
+        if end > max(first, partition.start):
+            yield f"{where}: offsets {first} to {end - 1} lie in two places"
     position = partition.start
-    for first, end in positions:
+    # An extent may span offsets that compaction removed: those are in two ranges, and in one place.
+    for first, end in sorted([*known, *partition.removed]):
         if first > position:
             yield f"{where}: offsets {position} to {first - 1} lie in no file"
-        elif position > max(first, partition.start):
-            yield f"{where}: offsets {first} to {position - 1} lie in two places"
         position = max(position, end)
     if position != partition.end:
         yield f"{where}: the last offset in a file is {position - 1}, and the partition ends at {partition.end}"

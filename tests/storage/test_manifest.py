@@ -51,7 +51,7 @@ def test_a_flipped_bit_in_any_byte_of_the_manifest_is_caught_at_open(disk, store
 def test_the_manifest_is_an_arrow_file_with_a_row_per_extent(disk, store):
     table = pa.ipc.open_file(pa.BufferReader(disk.read(manifests.NAME))).read_all()
 
-    assert table.schema.names == list(Extent.__struct_fields__)
+    assert table.schema.names == [name for name in Extent.__struct_fields__ if name != "rows"]  # none has gaps
     assert table["first_offset"].to_pylist() == [extent.first_offset for extent in store.extents]
     assert set(table["file"].to_pylist()) == {file.name for file in store.files() if file.table == MESSAGES}
 

@@ -150,13 +150,16 @@ class Batch:
         return cls(data, partitions)
 
     @classmethod
-    def parse(cls, data: Buffer, *, validate: bool) -> Batch:
-        """A batch over its bytes, which are not copied. `validate`: refuse with `BadBatch` what is not sound."""
+    def parse(cls, data: Buffer, *, validate: bool, is_stored: bool = False) -> Batch:
+        """A batch over its bytes, which are not copied. `validate`: refuse with `BadBatch` what is not sound.
+
+        One that `is_stored` may have marks that nobody pushes.
+        """
         if not validate:
             return cls(data)
         check_header(data)
         batch = cls(data)
-        check(batch, data)
+        check(batch, data, is_stored=is_stored)
         return batch
 
     @classmethod

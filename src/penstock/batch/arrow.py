@@ -262,7 +262,9 @@ def _fit_content_types(array: pa.Array, name: str) -> pa.Array:
     if unknown.any():
         row = int(np.argmax(unknown))
         refuse(row, f"{name}: {array[row].as_py()!r} is not one of {', '.join(CONTENT_TYPES.to_pylist())}")
-    return array
+    # A tombstone that was read is JSON: where it goes it is marked again.
+    tombstone, json = (CONTENT_TYPE_NAMES[kind] for kind in (ContentType.TOMBSTONE, ContentType.JSON))
+    return pc.if_else(pc.equal(array, tombstone), json, array)
 
 
 def _fit_text(array: pa.Array, name: str) -> pa.Array:

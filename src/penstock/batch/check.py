@@ -9,6 +9,7 @@ together.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -31,28 +32,32 @@ from penstock.batch.layout import (
     padded,
 )
 from penstock.errors import BadBatch, InputError, InvalidField
+from penstock.model import ContentType
 
 if TYPE_CHECKING:
     from penstock.batch import Batch
 
 
 _INT64: Final = struct.Struct("<q")
+STORED_MAX: Final = {**FIXED_MAX, layout.CONTENT_TYPE: max(ContentType)}
 
 FEW: Final = 100
 
 
-def check_one(data: Buffer, flags: int, positions: dict[int, int], payload_bytes: int) -> None:
+def check_one(
+    data: Buffer, flags: int, positions: dict[int, int], payload_bytes: int, fixed_max: Mapping[int, int] = FIXED_MAX
+) -> None:
     """Every column of a batch of one whose payload is not compressed."""
     if flags:
-        _check_one_options(data, flags, positions)
+        _check_one_options(data, flags, positions, fixed_max)
     if BOUNDS.unpack_from(data, positions[layout.PAYLOAD]) != (0, payload_bytes):
         raise BadBatch("item 0: payload: its offsets are not those of its bytes")
     if payload_bytes > limits.payload_bytes_max:
         raise too_long("item 0: payload", payload_bytes, limits.payload_bytes_max)
 
 
-def _check_one_options(data: Buffer, flags: int, positions: dict[int, int]) -> None:
-    for flag, greatest in FIXED_MAX.items():
+def _check_one_options(data: Buffer, flags: int, positions: dict[int, int], fixed_max: Mapping[int, int]) -> None:
+    for flag, greatest in fixed_max.items():
         if flags & flag:
             _check_one_number(data, positions[flag], flag, greatest)
     for flag, limit in TEXT_BYTES_MAX.items():
@@ -141,9 +146,9 @@ def check_positions(data: Buffer, positions: dict[int, int], count: int) -> None
         raise BadBatch(f"its columns end at {end:,}, the batch at {len(data):,}")
 
 
-def check_columns(batch: Batch) -> None:
+def check_columns(batch: Batch, fixed_max: Mapping[int, int] = FIXED_MAX) -> None:
     """The content of every column, the payload last because it may have to be decompressed."""
-    for flag, greatest in FIXED_MAX.items():
+    for flag, greatest in fixed_max.items():
         values = batch.fixed(flag)
         if values is not None:
             check_range(values, layout.NAMES[flag], greatest)
@@ -161,14 +166,18 @@ def check_columns(batch: Batch) -> None:
     check_lengths(payloads.lengths(), "payload", limits.payload_bytes_max)
 
 
-def check(batch: Batch, data: Buffer) -> None:
-    """`BadBatch` unless all of it is sound; `batch` has looked at nothing but the header so far."""
+def check(batch: Batch, data: Buffer, *, is_stored: bool = False) -> None:
+    """`BadBatch` unless all of it is sound; `batch` has looked at nothing but the header so far.
+
+    One that `is_stored` may have marks that nobody pushes.
+    """
+    fixed_max = STORED_MAX if is_stored else FIXED_MAX
     try:
         check_positions(data, batch.positions(), batch.count)
         if batch.count == 1 and not batch.compressed:
-            check_one(data, batch.flags, batch.positions(), batch.payload_bytes)
+            check_one(data, batch.flags, batch.positions(), batch.payload_bytes, fixed_max)
         elif not _is_small_and_sound(batch, data):
-            check_columns(batch)
+            check_columns(batch, fixed_max)
     except BadBatch:
         raise
     except InputError as error:

@@ -42,7 +42,7 @@ FIXED_MAX: Final = {
     layout.DELAY: DELAY_US_MAX,
     layout.DELIVER_AT: limits.instant_us_max,
     layout.TTL: DELAY_US_MAX,
-    layout.CONTENT_TYPE: max(ContentType),
+    layout.CONTENT_TYPE: ContentType.TASK,  # of those that are pushed; a tombstone is marked later
 }
 _SMALLER_BATCHES: Final = "push in smaller batches"
 
@@ -130,9 +130,10 @@ def check_max_attempts(value: Any) -> int:
 
 
 def check_content_type(value: Any) -> ContentType:
-    """One of the content types."""
+    """One of the content types that are pushed. A tombstone that was read is JSON: where it goes it is marked again."""
     try:
-        return ContentType(value)
+        kind = ContentType(value)
+        return ContentType.JSON if kind is ContentType.TOMBSTONE else kind
     except ValueError:
         raise InvalidField(f"content_type: {value!r} is not a ContentType") from None
 

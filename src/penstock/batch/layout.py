@@ -186,6 +186,16 @@ def with_ttl_column(data: Buffer, lives: Buffer) -> bytes:
     return b"".join((head, CRC.pack(crc32c(body, crc32c(head))), body))
 
 
+def with_content_types(data: Buffer, kinds: bytes) -> bytes:
+    """The bytes of the same batch with this column of content types in place of its own."""
+    magic, version, compression, flags, count, payload_bytes, blob_bytes, reserved, length = HEAD.unpack_from(data)
+    position = column_positions(data, count, flags)[CONTENT_TYPE]
+    view = memoryview(data)
+    body = b"".join((view[HEADER_BYTES:position], kinds, view[position + len(kinds) :]))
+    head = HEAD.pack(magic, version, compression, flags, count, payload_bytes, blob_bytes, reserved, length)
+    return b"".join((head, CRC.pack(crc32c(body, crc32c(head))), body))
+
+
 def crc_of(data: Buffer) -> int:
     """The CRC that belongs into the header of these bytes."""
     view = memoryview(data)

@@ -24,7 +24,7 @@ DEATH_PREFIX = "penstock-"
 
 def payload(content: bytes, kind: ContentType | None) -> dict[str, Any]:
     """A payload under the name that tells how to read it."""
-    if kind in (ContentType.JSON, ContentType.TASK):
+    if kind in (ContentType.JSON, ContentType.TASK, ContentType.TOMBSTONE):
         try:
             # On one line: white space between JSON tokens means nothing.
             return {"payload": msgspec.Raw(msgspec.json.format(content, indent=-1))}

@@ -106,6 +106,11 @@ class BaseDelivery:
         return self._batch.content_type_of(self._row)
 
     @property
+    def is_tombstone(self) -> bool:
+        """Whether the message says that its key has no value any more (docs/options.md, `compaction`)."""
+        return self.content_type is ContentType.TOMBSTONE
+
+    @property
     def priority(self) -> int:
         column = self._batch.priority
         return priority_default if column is None else int(column[self._row])

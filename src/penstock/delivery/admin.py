@@ -210,6 +210,8 @@ def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> l
             _check_drained(queue, "partitions")  # a key would go to another partition, past its own messages
     if options.ordering != queue.options.ordering:
         _check_drained(queue, "ordering")
+    if options.compaction != "none" and queue.is_closed:
+        raise InvalidField(f"compaction: queue {queue.name!r} keeps all of its messages; it is written by the broker")
     if queue.options.encryption and not options.encryption:
         hint = "make another queue for what need not be encrypted"
         raise InvalidField("encryption: cannot be switched off, since the queue may hold encrypted messages", hint=hint)

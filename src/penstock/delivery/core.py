@@ -29,11 +29,12 @@ from penstock.delivery.membership import Rosters
 from penstock.delivery.namespaces import Namespaces
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.producers import Producers
-from penstock.delivery.progress import Progress
+from penstock.delivery.progress import Progress, span_of
+from penstock.delivery.ranges import Ranges
 from penstock.delivery.sinks import Sinks
 from penstock.delivery.tasks import GROUP, Tasks
 from penstock.delivery.timers import TimerWheel
-from penstock.model import queue_options_decode
+from penstock.model import Outcome, queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
@@ -62,6 +63,7 @@ class DeliveryState:
         self.namespaces: Namespaces | None = None  # None: none are declared
         self.sequence = 0  # of the last frame applied
         self.replaying = False
+        self.compactions = 0  # entries that removed messages, since the process started
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
         self.leases: dict[int, Lease] = {}
         self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, nonce); stale ones are skipped
@@ -78,6 +80,7 @@ class DeliveryState:
             entry.GroupSet: self._group_set,
             entry.GroupDeleted: self._group_deleted,
             entry.Trimmed: self._trimmed,
+            entry.Compacted: self._compacted,
             entry.Revived: self._revived,
             entry.Closing: lambda closing: None,
             entry.Produced: lambda produced: self.producers.apply_coalesced(produced, self.sequence),
@@ -395,6 +398,28 @@ class DeliveryState:
             queue.partitions[number].trim(start)
             for group in queue.groups.values():
                 group.progress[number].forget_dead(start)
+
+    def _compacted(self, compacted: entry.Compacted) -> None:
+        queue = self.queues.get(compacted.queue)
+        if queue is None or (self.replaying and self.sequence <= queue.partitions[compacted.partition].applied):
+            return
+        partition = queue.partitions[compacted.partition]
+        ranges = Ranges.from_bytes(compacted.ranges).after(partition.start)
+        partition.removed |= ranges
+        self.compactions += 1
+        for group in queue.groups.values():
+            progress = group.progress[partition.id]
+            progress.forget_removed_dead(ranges)
+            finished, touched = progress.remove(ranges)
+            group.backlog -= finished
+            group.outcomes[Outcome.COMPACTED] += finished
+            group.change_count += bool(finished)
+            if len(touched):
+                span = span_of(partition.id, touched.tolist())
+                if not self.replaying and queue.ordered:
+                    self.index_settled(progress, span, SETTLED, compacted.at)
+                if group.gate is not None:
+                    group.gate.settled(progress, span, compacted.at)
 
     def _task_held(self, held: entry.TaskHeld) -> None:
         self.tasks.hold(held, self.sequence)

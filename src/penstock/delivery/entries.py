@@ -133,6 +133,18 @@ class Trimmed(msgspec.Struct, array_like=True, tag_field="kind", tag=9):
     starts: list[tuple[int, int]]
 
 
+class Compacted(msgspec.Struct, array_like=True, tag_field="kind", tag=30):
+    """Messages of one partition that compaction removed: offsets [first, end), as int64 pairs, sorted and apart.
+
+    Whoever has not settled one of them has it settled as `compacted`.
+    """
+
+    queue: int
+    partition: int
+    at: int
+    ranges: bytes
+
+
 class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
     """Messages that are ready again in their group, attempts reset: dead letters, or tasks that are retried by hand."""
 
@@ -359,6 +371,7 @@ Record = (
     | GroupSet
     | GroupDeleted
     | Trimmed
+    | Compacted
     | Revived
     | Closing
     | Produced

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState, priority_of
-from penstock.delivery.entries import AttemptsLost, Entry, Leased, Push, Revived, Settled, Span
+from penstock.delivery.entries import AttemptsLost, Compacted, Entry, Leased, Push, Revived, Settled, Span
 from penstock.delivery.group import Group, Lane, Lease
 from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
@@ -219,6 +219,8 @@ def _settled(progress: Progress, offset: int) -> tuple[str, str]:
         return "dead", "it is in the dead-letter queue; redrive brings it back"
     if any(first <= offset < end for first, end in progress.partition.lost):
         return "lost", "it was in a damaged file, and a repair gave it up"
+    if offset in progress.partition.removed:
+        return "compacted", "a later message of its key took its place, and compaction removed it"
     if offset < progress.start:
         return "skipped", f"the group started reading at offset {progress.start}"
     return "settled", "it is done with: acknowledged, cancelled or dropped by rule"
@@ -344,6 +346,8 @@ def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
         return ready_of_push(queue, entry), None
     if isinstance(entry, Revived):
         return sum(_due_by(span, entry.at) for span in entry.spans), entry.group
+    if isinstance(entry, Compacted):
+        return (EVERYONE, None) if _frees_others(queue) else NOTHING
     if not isinstance(entry, Settled):
         return EVERYONE, None
     if _frees_others(queue):

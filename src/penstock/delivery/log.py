@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, layout
 from penstock.batch.layout import DUE, plain_bytes
 from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
+from penstock.delivery.ranges import NO_RANGES, Ranges
 from penstock.delivery.rate_limits import PushLimits
 from penstock.model import AUDIT_QUEUE, DEFAULT_GROUP, ContentType, QueueOptions
 
@@ -206,7 +208,11 @@ _COLUMNS: Final[dict[str, Any]] = {
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent, or it is `lost`."""
+    """One ordered sequence of messages.
+
+    Every offset in [start, end) is in exactly one extent, or it is `lost` or `removed`. An extent in a segment may span
+    offsets that are removed.
+    """
 
     queue: Queue
     id: int
@@ -222,6 +228,7 @@ class Partition:
     timer: int = -1
     applied: int = 0  # frames up to here are in the checkpoint this was loaded from
     lost: list[tuple[int, int]] = field(default_factory=list)  # given up by a repair: [first, end), sorted and apart
+    removed: Ranges = NO_RANGES  # by compaction
 
     def append(self, extent: Extent) -> None:
         self.extents.append(extent)
@@ -261,10 +268,17 @@ class Partition:
     def kept_from(self, offset: int, count: int) -> Sequence[int]:
         """Up to `count` offsets from `offset` on that can be read."""
         first = max(offset, self.start)
-        if not self.lost:
+        if not self.lost and not self.removed:
             return range(first, max(first, min(self.end, first + count)))
-        kept = (range(max(extent.first, first), extent.end) for extent in self.extents_from(first))
+        kept = (self._kept_in(max(extent.first, first), extent.end) for extent in self.extents_from(first))
         return list(islice(chain.from_iterable(kept), count))
+
+    def _kept_in(self, first: int, end: int) -> Sequence[int]:
+        """The offsets of a part of an extent that are not removed."""
+        if not self.removed.count(first, end):
+            return range(first, end)
+        kept: list[int] = (np.flatnonzero(~self.removed.mask(first, end)) + first).tolist()
+        return kept
 
     def offset_at(self, instant: int) -> int:
         """The first offset pushed at or after an instant; `end` when there is none. May raise `ColumnNotLoaded`."""
@@ -302,6 +316,7 @@ class Partition:
             gone += 1
         del self.extents[:gone], self.firsts[:gone]
         self.lost = [(first, end) for first, end in self.lost if end > self.start]
+        self.removed = self.removed.after(self.start)
         if not self.extents:
             self.flags = 0
 
@@ -316,6 +331,15 @@ class Partition:
         self.extents[kept:] = later
         self.firsts[kept:] = [extent.first for extent in later]
         self.sealed_end = max([self.sealed_end, *(extent.end for extent in sealed)])
+
+    def replace_files(self, gone: AbstractSet[str], extents: list[Extent]) -> None:
+        """Compaction wrote what is left of some files to others: `extents` are what it kept of this partition."""
+        stay = [extent for extent in self.extents if extent.sealed is None or extent.sealed.file not in gone]
+        if self.queue.namespace is not None:
+            before = sum(extent.stored_bytes(self.start, self.end) for extent in self.extents)
+            self.queue.count_bytes(sum(e.stored_bytes(self.start, self.end) for e in [*stay, *extents]) - before)
+        self.extents = sorted([*stay, *extents], key=lambda extent: extent.first)
+        self.firsts = [extent.first for extent in self.extents]
 
     def relocate(self, moved: list[Extent]) -> None:
         """Sealed extents lie elsewhere now, each with all its messages."""
@@ -370,6 +394,7 @@ class Queue:
     def _set_plain(self) -> None:
         options = self.options
         is_checked = options.max_length or self.push_limits is not None or options.encryption or self.namespace
+        is_checked = is_checked or options.compaction != "none"
         self.plain = options.partitions == 1 and not is_checked and not self.is_closed
 
     def count_bytes(self, more: int) -> None:
@@ -397,7 +422,7 @@ class Queue:
         return ask_each(lambda position: self.partitions[position[0]].key_hash(position[1]), positions)
 
     def messages(self) -> int:
-        return sum(partition.end - partition.start for partition in self.partitions)
+        return sum(p.end - p.start - p.removed.count(p.start, p.end) for p in self.partitions)
 
 
 def create_queue_entries(

@@ -4,7 +4,7 @@
                        ├──nack, time-out, interruption, snooze───────▶ waiting ──due──▶ ready ──lease──▶ leased
                        ├──release────────────────────────────────────▶ ready
                        └──reject, last attempt──▶ settled (dead) ──revive──▶ waiting
-    fresh, waiting, ready ──expire, overflow─────────────────────────▶ settled (dropped)
+    fresh, waiting, ready ──expire, overflow, compact────────────────▶ settled (dropped)
     whatever is not settled ──evict, purge, cancel, skip, lose───────▶ settled (dropped)
 
 An event is an outcome, or one of `lease`, `due` and `revive`. A move that is not in `MOVES` is illegal: a failed
@@ -69,6 +69,7 @@ EVENTS: Final[dict[Event, tuple[tuple[int, ...], int]]] = {
     Outcome.SKIPPED: (_UNSETTLED, SETTLED),
     Outcome.REDRIVEN: (_UNSETTLED, SETTLED),
     Outcome.LOST: (_UNSETTLED, SETTLED),
+    Outcome.COMPACTED: (_UNHELD, SETTLED),
 }
 
 MOVES: Final = {(Phase(phase), event): Phase(after) for event, (before, after) in EVENTS.items() for phase in before}

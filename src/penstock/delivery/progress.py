@@ -27,6 +27,7 @@ from penstock.model import Outcome
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
     from penstock.delivery.log import Partition
+    from penstock.delivery.ranges import Ranges
 
 ACKED: Final = int(Outcome.ACKED)
 SNOOZED: Final = int(Outcome.SNOOZED)
@@ -99,16 +100,19 @@ class Progress:
         self.dropped: dict[int, int] | None = None
         self.leased = 0
         self.waiting = 0
+        self.keys: dict[int, int] | None = None  # key order: offset held → key hash
         for first, end in self.partition.lost:
             if end > start:
                 self.settle(Span(self.partition.id, max(first, start), end - max(first, start)), Outcome.LOST, 0)
+        if self.partition.removed:
+            self.remove(self.partition.removed.after(start))
         self.reset_indexes()
 
     def reset_indexes(self) -> None:
         """Start looking from the low-water mark again; the states say what to skip."""
         self.cursor = self.base  # next offset of the default priority to look at
         self.cursors: dict[int, int] | None = None  # the same for every other priority
-        self.keys: dict[int, int] | None = None  # key order: offset held → key hash
+        self.keys = None
         self.parked: dict[int, deque[int]] | None = None  # key order: key hash → offsets behind the held one
         self.parked_count = 0
 
@@ -296,10 +300,61 @@ class Progress:
             self.dead_offsets.difference_update(span.offset_array().tolist())
         return finished
 
+    def remove(self, ranges: Ranges) -> tuple[int, Int64s]:
+        """Compaction removed these: whatever nobody has settled or holds is settled.
+
+        Returns how many messages were finished by it, and those of them that were not fresh.
+        """
+        finished, touched = 0, np.empty(0, np.int64)
+        if self.sparse:
+            brought_back = [offset for offset in sorted(self.sparse) if offset in ranges]
+            brought_back = [offset for offset in brought_back if self.sparse[offset] != LEASED]
+            touched = np.array(brought_back, np.int64)
+            if brought_back:
+                finished += self._finish(span_of(self.partition.id, brought_back), Outcome.COMPACTED)
+        ranges = ranges.after(self.base)
+        if ranges and not self.states and int(ranges.firsts[0]) == self.base:
+            count = int(ranges.ends[0]) - self.base
+            finished += self._finish(Span(self.partition.id, self.base, count), Outcome.COMPACTED)
+            ranges = ranges.after(self.base)
+        if not ranges:
+            return finished, touched
+        hit, other = self._settle_ranges(ranges)
+        if hit:
+            self.dropped = self.dropped or {}
+            self.dropped[Outcome.COMPACTED] = self.dropped.get(Outcome.COMPACTED, 0) + hit
+        if len(other) and (self.attempts or self.dues):
+            self._forget(span_of(self.partition.id, other.tolist()))
+        if self.states and self.states[0] == SETTLED:
+            self._raise_base()
+        return finished + hit, np.concatenate([touched, other])
+
+    def _settle_ranges(self, ranges: Ranges) -> tuple[int, Int64s]:
+        """Mark ranges from `base` on as settled; returns how many, and those that were waiting, ready or held a key."""
+        low, high = int(ranges.firsts[0]) - self.base, int(ranges.ends[-1]) - self.base
+        if high > len(self.states):
+            self.states.extend(bytes(high - len(self.states)))
+        states = np.frombuffer(self.states, np.uint8)[low:high]
+        hit = ranges.mask(self.base + low, self.base + high)
+        hit &= (states != SETTLED) & (states != LEASED)
+        self.waiting -= int((hit & (states == WAITING)).sum())
+        is_indexed = states != FRESH
+        for offset in self.keys or ():
+            if 0 <= offset - self.base - low < len(states):
+                is_indexed[offset - self.base - low] = True
+        other = np.flatnonzero(hit & is_indexed)
+        states[hit] = SETTLED
+        return int(np.count_nonzero(hit)), other + self.base + low
+
     def forget_dead(self, start: int) -> None:
         """Retention took what lies under `start`: nothing of it can be redriven."""
         if self.dead_offsets:
             self.dead_offsets = {offset for offset in self.dead_offsets if offset >= start}
+
+    def forget_removed_dead(self, ranges: Ranges) -> None:
+        """Compaction took these: what died of them cannot be redriven."""
+        if self.dead_offsets:
+            self.dead_offsets = {offset for offset in self.dead_offsets if offset not in ranges}
 
     def release_key(self, offset: int) -> int | None:
         """Key order: `offset` no longer holds its key; returns the parked offset whose turn it is."""

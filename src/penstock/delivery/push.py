@@ -24,6 +24,7 @@ import numpy as np
 from penstock import limits
 from penstock.batch import Alike, Batch, encode_plain, layout
 from penstock.batch.layout import DUE
+from penstock.delivery.compaction import checked_batch
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, Int64s, PartitionsAdded, Produced, Push, Settled, Span
@@ -114,6 +115,8 @@ def decide_push(
     check_allowed(queue, batch)
     if not batch.count:
         return PushDecision([], Push(queue.id, now, [], b""), {})
+    if queue.options.compaction != "none":
+        batch = checked_batch(queue, batch)
     if queue.ttl_us:
         batch = batch.with_ttl(queue.ttl_us)
     entries: list[Entry] = []

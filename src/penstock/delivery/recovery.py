@@ -38,7 +38,9 @@ def gaps(partition: Partition) -> list[Range]:
 
 def _covered(partition: Partition) -> Iterable[Range]:
     extents = ((extent.first, extent.end) for extent in partition.extents)
-    return sorted([*extents, *partition.lost]) if partition.lost else extents
+    if not partition.lost and not partition.removed:
+        return extents
+    return sorted([*extents, *partition.lost, *partition.removed])
 
 
 def mark_lost(partition: Partition, lost: list[Range]) -> None:

@@ -25,6 +25,7 @@ from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import LEASED
 from penstock.delivery.producers import KnownProducer, Producers
 from penstock.delivery.progress import Attempts, Progress
+from penstock.delivery.ranges import Ranges
 from penstock.delivery.sinks import KnownSink, Sinks
 from penstock.delivery.tasks import HeldTask, Schedule, TaskPosition, Tasks, UniqueKey, WithdrawnTask
 from penstock.model import queue_options_decode
@@ -55,6 +56,7 @@ class Slice(msgspec.Struct, array_like=True):
     pushed_at: bytes
     groups: dict[int, ProgressRows]
     lost: dict[int, list[tuple[int, int]]] = {}  # by place in the slice
+    removed: dict[int, bytes] = {}  # by compaction: by place in the slice
 
 
 class QueueHead(msgspec.Struct, array_like=True):
@@ -108,6 +110,7 @@ def take_slice(core: DeliveryState, queue: Queue, first: int) -> Slice:
         _ints([partition.pushed_at for partition in partitions]),
         {group.id: _take_rows(group, first) for group in queue.groups.values()},
         {index: partition.lost for index, partition in enumerate(partitions) if partition.lost},
+        {index: partition.removed.to_bytes() for index, partition in enumerate(partitions) if partition.removed},
     )
 
 
@@ -172,6 +175,8 @@ def _restore_slice(queue: Queue, piece: Slice) -> None:
         partition.start, partition.end, partition.pushed_at = start, end, pushed_at
         partition.applied = piece.sequence
         partition.lost = piece.lost.get(len(added), [])
+        if len(added) in piece.removed:
+            partition.removed = Ranges.from_bytes(piece.removed[len(added)])
         added.append(partition)
     for number, group in queue.groups.items():
         rows = piece.groups.get(number)

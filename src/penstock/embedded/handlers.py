@@ -19,6 +19,7 @@ from penstock.access.grants import LOCAL
 from penstock.access.passwords import hash_password
 from penstock.batch import Batch
 from penstock.delivery import admin
+from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
 from penstock.embedded import metrics
@@ -79,6 +80,7 @@ def _create_queue(session: Session, call: ops.CreateQueue, who: Who) -> Reply:
     core, name = session.shard.core, call.queue
     options = queue_options(call.options)
     _check_encryption(session, call.options)
+    _expect_compaction(session, call.options)
 
     def decide(now: int) -> list[Any]:
         existing = core.by_name.get(name)
@@ -100,6 +102,7 @@ def _create_queue(session: Session, call: ops.CreateQueue, who: Who) -> Reply:
 def _update_queue(session: Session, call: ops.UpdateQueue, who: Who) -> Reply:
     core = session.shard.core
     _check_encryption(session, call.changes)
+    _expect_compaction(session, call.changes)
 
     def decide(now: int) -> list[Any]:
         queue = admin.queue_named(core, call.queue)
@@ -125,6 +128,11 @@ def _check_encryption(session: Session, options: Mapping[str, Any]) -> None:
     """Refuse an encrypted queue where nothing could be encrypted."""
     if options.get("encryption") and session.shard.frame_seals is None:
         raise _no_master_key()
+
+
+def _expect_compaction(session: Session, options: Mapping[str, Any]) -> None:
+    if options.get("compaction") == "latest":
+        session.expect_compaction()
 
 
 def _no_master_key() -> InvalidField:
@@ -322,6 +330,15 @@ def _seal(session: Session, call: ops.Seal, who: Who) -> Reply:
         return 0, 0
     session.shard.journal.rotate()
     return session.keeper.seal(), 0
+
+
+@handles(ops.CompactQueue)
+def _compact_queue(session: Session, call: ops.CompactQueue, who: Who) -> Reply:
+    session.shard.require_open()
+    if session.keeper is None:  # in memory nothing is sealed
+        _, ticket = session.shard.look(lambda now: check_compacted(session.shard.core, call.queue))
+        return Freed(), ticket
+    return session.keeper.compact_queue(call.queue), 0
 
 
 @handles(ops.Compact)

@@ -61,7 +61,7 @@ from penstock.shard.tasks.service import TaskService
 from penstock.shard.timeline import Timelines
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.shard.waiters import Waiter
-from penstock.storage.directory import FORMAT_ENCRYPTED, raise_format
+from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_ENCRYPTED, raise_format, read_marker
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.segment_files import KEPT, SegmentOptions
 from penstock.storage.staged_quotas import StagedQuotas
@@ -243,6 +243,11 @@ class Session:
         first = partial(raise_format, disk, shard_id, FORMAT_ENCRYPTED)
         self.key_ring = KeyRing(disk, self._wrapper, self.clock, before_first=first)
         return self.key_ring
+
+    def expect_compaction(self) -> None:
+        """Before the first queue that is compacted: earlier versions must not open the directory from now on."""
+        if self._disk is not None:
+            raise_format(self._disk, read_marker(self._disk), FORMAT_COMPACTED)
 
     def _begin(self, background: bool) -> None:
         try:

@@ -121,7 +121,7 @@ class PushTimes:
         self._history = history
         self.moment = moment
         self._ids = {view.incarnation: view.partitions for view in moment.queues.values()}
-        self._columns: ByteCache[tuple[str, int], Int64s] = ByteCache(limits.segment_cache_bytes)
+        self._columns: ByteCache[tuple[str, int, str], Int64s] = ByteCache(limits.segment_cache_bytes)
         chunks = [chunk for view in moment.tail for chunk in view.pushes]
         self._tail = np.concatenate(chunks) if chunks else np.empty((0, len(PUSH)), np.int64)
 
@@ -173,15 +173,28 @@ class PushTimes:
             if extent.pushed_first_at == extent.pushed_last_at:
                 times[rows] = extent.pushed_first_at
             elif len(rows):
-                times[rows] = self._column(extent)[extent.row + offsets[rows] - extent.first_offset]
+                times[rows] = self._times(extent)[offsets[rows] - extent.first_offset]
 
-    def _column(self, extent: Extent) -> Int64s:
+    def _times(self, extent: Extent) -> Int64s:
+        """When each message of an extent was pushed; 0 for those that compaction removed."""
+        stored = slice(extent.row, extent.row + extent.stored_rows)
+        times = self._column(extent, "pushed_at")[stored]
+        if not extent.rows:
+            return times
+        spread = np.zeros(extent.count, np.int64)
+        spread[self._column(extent, "offset")[stored] - extent.first_offset] = times
+        return spread
+
+    def _column(self, extent: Extent, name: str) -> Int64s:
         def load() -> tuple[Any, int]:
             file = self._history.segment_file(extent.file)
-            column = read_column(self._history.segments, file, extent.row_group, "pushed_at")
+            if name == "offset":
+                column = self._history.segments.read(file, extent.row_group, [name])[name].to_numpy()
+            else:
+                column = read_column(self._history.segments, file, extent.row_group, name)
             return column, column.nbytes
 
-        return self._columns.get((extent.file, extent.row_group), load)
+        return self._columns.get((extent.file, extent.row_group, name), load)
 
     def _fill_tail(self, queue: int, partition: int, offsets: Int64s, times: Int64s) -> None:
         rows: Rows = self._tail

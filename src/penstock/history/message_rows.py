@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from penstock import limits as bounds
 from penstock.batch import layout
@@ -85,14 +86,20 @@ def read_segment(history: History, part: Slice, columns: Sequence[str]) -> Itera
     for row_group, grouped in groupby(part.runs, key=lambda run: run.row_group):
         if _is_out_of_bounds(history, file, row_group, part.limits):
             continue
-        runs = list(grouped)
-        built = _built_columns(part, runs, file.row_groups[row_group].flags, needed)
-        # Something must be read for the rows to be counted.
-        stored = [name for name in needed if name not in built] or ["offset"]
-        table = _of_runs(history.read_group(part, file, row_group, stored), runs)
+        runs, flags = list(grouped), file.row_groups[row_group].flags
+        # Something must be read for the rows to be counted, and offsets for those among gaps to be found.
+        stored = [name for name in needed if not _is_built(name, flags)] or ["offset"]
+        if "offset" not in stored and any(run.stored for run in runs):
+            stored.append("offset")
+        table, runs = _of_runs(history.read_group(part, file, row_group, stored), runs)
+        built = _built_columns(part, runs, flags, needed)
         arrays = [built[name] if name in built else table[name] for name in needed]
         rows = pa.table(arrays, schema=pa.schema([_SCHEMA.field(name) for name in needed]))
         yield messages_within(rows, part.limits).select(list(columns))
+
+
+def _is_built(name: str, flags: int) -> bool:
+    return name in _OF_THE_SLICE or (name in _CONSTANT and not flags & _CONSTANT[name][0])
 
 
 def _built_columns(part: Slice, runs: list[Run], flags: int, needed: list[str]) -> dict[str, pa.Array]:
@@ -101,10 +108,10 @@ def _built_columns(part: Slice, runs: list[Run], flags: int, needed: list[str]) 
     built = {}
     for name in needed:
         kind = _SCHEMA.field(name).type
-        if name in _CONSTANT and not flags & _CONSTANT[name][0]:
-            built[name] = _repeated(_CONSTANT[name][1], kind, count)
-        elif name in _OF_THE_SLICE:
+        if name in _OF_THE_SLICE:
             built[name] = _of_the_slice(name, kind, part, runs, count)
+        elif _is_built(name, flags):
+            built[name] = _repeated(_CONSTANT[name][1], kind, count)
     return built
 
 
@@ -135,8 +142,23 @@ def _is_out_of_bounds(history: History, file: SegmentFile, row_group: int, limit
     )
 
 
-def _of_runs(table: pa.Table, runs: list[Run]) -> pa.Table:
-    """The rows of some runs; runs that follow each other are one slice."""
+def _of_runs(table: pa.Table, runs: list[Run]) -> tuple[pa.Table, list[Run]]:
+    """The rows of some runs, and the runs with as many rows as they have."""
+    if not any(run.stored for run in runs):
+        return _joined(table, runs), runs
+    tables = [_among_gaps(table, run) if run.stored else table.slice(run.row, run.count) for run in runs]
+    counted = [replace(run, count=len(rows)) for run, rows in zip(runs, tables, strict=True)]
+    return pa.concat_tables(tables), counted
+
+
+def _among_gaps(table: pa.Table, run: Run) -> pa.Table:
+    rows = table.slice(run.row, run.stored)
+    offsets = rows["offset"].to_numpy()
+    return rows.filter(pa.array((offsets >= run.first) & (offsets < run.first + run.count)))
+
+
+def _joined(table: pa.Table, runs: list[Run]) -> pa.Table:
+    """The rows of runs without gaps; those that follow each other are one slice."""
     stretches: list[tuple[int, int]] = []
     for run in runs:
         if stretches and sum(stretches[-1]) == run.row:

@@ -118,7 +118,7 @@ def _sealed(moment: Moment, queue: QueueView, ranges: Ranges, limits: Limits) ->
     for extent in extents[first:end]:
         run = _run_in(extent, ranges, limits)
         if run is not None:
-            size = extent.bytes * run.count // extent.count + ROW_BYTES * run.count
+            size = extent.bytes * run.count // extent.count + ROW_BYTES * run.rows
             by_file.setdefault(extent.file, []).append((run, size))
     names = {id: name for name, view in queue.partitions.items() if (id := view.id) in ranges}
     for file in sorted(by_file):
@@ -137,6 +137,8 @@ def _run_in(extent: Extent, ranges: Ranges, limits: Limits) -> Run | None:
         bounds.priority_default, bounds.priority_default
     ):
         return None
+    if extent.rows:
+        return Run(extent.row_group, extent.row, extent.partition, first, end - first, extent.rows)
     return Run(extent.row_group, extent.row_of(first), extent.partition, first, end - first)
 
 
@@ -164,7 +166,7 @@ def _segment_slice(
     return Slice(
         table=MESSAGES,
         file=file,
-        rows=sum(run.count for run in runs),
+        rows=sum(run.rows for run in runs),
         bytes=size,
         is_tail=False,
         limits=limits,

@@ -65,13 +65,22 @@ NO_LIMITS: Final = Limits()
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one row group: the offsets [first, first + count) of a partition, from `row` on."""
+    """Rows of one row group: the offsets [first, first + count) of a partition, from `row` on.
+
+    With gaps, they are among the `stored` rows from `row` on, and are found by their offsets.
+    """
 
     row_group: int
     row: int
     partition: int
     first: int
     count: int
+    stored: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many there are; with gaps, at most."""
+        return min(self.stored, self.count) if self.stored else self.count
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):

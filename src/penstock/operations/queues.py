@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from penstock.model import Message, MessageId, QueueOptions, QueueStats
+from penstock.model import Freed, Message, MessageId, QueueOptions, QueueStats
 from penstock.operations.base import Action, Operation, Repeat, operation
 from penstock.operations.types import IN_PUSH, IN_QUEUE, Flag, GroupName, Letters, Limit, Options, QueueName, Rate
 from penstock.replies import LeaseView
@@ -147,6 +147,18 @@ class Resume(Operation[None], frozen=True):
 )
 class Purge(Operation[None], frozen=True):
     """Drop everything unsettled, in every group."""
+
+    queue: QueueName
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/compact",
+    errors=IN_QUEUE,
+    route="compact_queue",
+)
+class CompactQueue(Operation[Freed], frozen=True):
+    """Keep only the latest sealed message of each key, as far as groups have read; what that freed."""
 
     queue: QueueName
 

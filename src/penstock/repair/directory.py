@@ -117,7 +117,7 @@ class Diagnosis(msgspec.Struct):
             sum(len(stretch.positions) for stretch in examination.journal.stretches),
             len(examination.checkpoint.parts),
             len(examination.segments.manifest.files),
-            sum(extent.count for extent in examination.segments.manifest.extents),
+            sum(extent.stored_rows for extent in examination.segments.manifest.extents),
         )
 
 
@@ -168,6 +168,11 @@ class Quarantine:
 REPORT = "report.json"
 
 
+def _is_compacted(core: DeliveryState) -> bool:
+    queues = core.queues.values()
+    return any(queue.options.compaction != "none" or any(p.removed for p in queue.partitions) for queue in queues)
+
+
 def repair(
     disk: Disk,
     diagnosis: Diagnosis,
@@ -187,7 +192,10 @@ def repair(
     _write_report(quarantine, diagnosis.report())
     if not examination.marker_is_sound:
         quarantine.keep(MARKER)
-        version = needed_format(is_encrypted=bool(salvaged.core.encrypted), is_located=bool(files.book.locations))
+        core = salvaged.core
+        version = needed_format(
+            is_encrypted=bool(core.encrypted), is_located=bool(files.book.locations), is_compacted=_is_compacted(core)
+        )
         write_marker(disk, examination.shard_id, version)
     for name in DIRECTORIES:
         disk.make_directory(name)

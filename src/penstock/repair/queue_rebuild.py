@@ -23,6 +23,7 @@ from penstock.delivery.dedup import DedupRecord, DedupWindow, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, DEAD, WAITING
+from penstock.delivery.ranges import NO_RANGES, Ranges
 from penstock.delivery.settle import DLQ_OPTIONS
 from penstock.delivery.snapshot import QueuePart, restore
 from penstock.errors import Damaged
@@ -110,7 +111,7 @@ class History:
         file = self.manifest.files[extent.file]
         try:
             read = self._reader.stored if self._reader.row_seals is None else self._reader.read
-            return read(file, extent.row_group, columns).slice(extent.row, extent.count)
+            return read(file, extent.row_group, columns).slice(extent.row, extent.stored_rows)
         except (Damaged, FileNotFoundError):
             return SCHEMAS[MESSAGES].empty_table().select(columns)
 
@@ -224,6 +225,17 @@ def _make_partitions(
         unseen = facts.first_offsets.get(partition.id, last)
         partition.start = extents[0].first_offset if extents else unseen
         partition.end = extents[-1].end_offset if extents else unseen
+        for extent in extents:
+            partition.removed |= _gaps_in(extent, history)
+
+
+def _gaps_in(extent: Extent, history: History) -> Ranges:
+    """What compaction removed from the middle of an extent; all of it when its rows cannot be read."""
+    if not extent.rows:
+        return NO_RANGES
+    stored = history.rows(extent, ["offset"])["offset"].to_numpy()
+    offsets = np.arange(extent.first_offset, extent.end_offset)
+    return Ranges.of_offsets(np.setdiff1d(offsets, stored)) if len(stored) else NO_RANGES
 
 
 def _make_groups(core: DeliveryState, queue: Queue, ids: dict[str, int], events: list[Event], now: int) -> None:
@@ -269,7 +281,7 @@ def rebuild_dedup(queue: Queue, history: History) -> str:
     window = queue.dedup = DedupWindow(queue.options.dedup_seconds)
     for extent in history.extents(queue.id):
         if extent.flags & layout.DEDUP_KEY and extent.pushed_last_at > history.now - window.window:
-            _learn(window, extent, history.rows(extent, ["dedup_key", "pushed_at"]))
+            _learn(window, extent, history.rows(extent, ["offset", "dedup_key", "pushed_at"]))
     window.freeze()
     if not window.runs:
         queue.dedup = None
@@ -278,6 +290,7 @@ def rebuild_dedup(queue: Queue, history: History) -> str:
 
 def _learn(window: DedupWindow, extent: Extent, table: pa.Table) -> None:
     times: list[Any] = table["pushed_at"].cast(pa.int64()).to_pylist()
+    offsets: list[int] = table["offset"].to_pylist()
     for row, key in enumerate(table["dedup_key"].to_pylist()):
         if key is not None:
-            window.hot[digest(key)] = DedupRecord(extent.partition, extent.first_offset + row, times[row])
+            window.hot[digest(key)] = DedupRecord(extent.partition, offsets[row], times[row])

@@ -29,6 +29,7 @@ from penstock.delivery import entries as kinds
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import (
     AttemptsLost,
+    Compacted,
     Entry,
     GroupDeleted,
     GroupSet,
@@ -213,6 +214,8 @@ def _partitions_of(entry: Entry) -> int:
         return entry.first
     if isinstance(entry, GroupSet | Trimmed):
         return max((number for number, _ in entry.starts), default=-1) + 1
+    if isinstance(entry, Compacted):
+        return entry.partition + 1
     if isinstance(entry, Leased | Settled | Revived | AttemptsLost):
         return max((span.partition for span in entry.spans), default=-1) + 1
     return 0

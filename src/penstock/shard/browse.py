@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import chain, islice
@@ -42,8 +42,18 @@ def read(
             first = max(first, where.offset_at(timestamp))
         return pieces_of(where, where.kept_from(first, limit))
 
-    pieces, ticket = shard.look(question)
-    return list(messages(queue, shard.loaded(pieces))), ticket
+    pieces, ticket = look_and_load(shard, question)
+    return list(messages(queue, pieces)), ticket
+
+
+def look_and_load(shard: Shard, question: Callable[[int], list[Piece]]) -> tuple[Sequence[Piece], Ticket]:
+    """Ask where messages are, and load them; again, if compaction has removed some meanwhile."""
+    while True:
+        known = shard.core.compactions
+        pieces, ticket = shard.look(question)
+        loaded = shard.loaded(pieces)
+        if shard.core.compactions == known:
+            return loaded, ticket
 
 
 def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
@@ -62,8 +72,8 @@ def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
             left -= len(offsets)
         return pieces
 
-    pieces, ticket = shard.look(question)
-    return list(messages(queue, shard.loaded(pieces))), ticket
+    pieces, ticket = look_and_load(shard, question)
+    return list(messages(queue, pieces)), ticket
 
 
 def _unsettled(progress: Progress, listed: set[tuple[int, int]]) -> Iterator[int]:

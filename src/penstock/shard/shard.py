@@ -23,7 +23,7 @@ from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, enco
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import ready_of_push
 from penstock.delivery.lease import decide_room, leased, select_lease
-from penstock.delivery.log import ColumnNotLoaded, Queue
+from penstock.delivery.log import ColumnNotLoaded, Extent, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import (
     COMPARED_MAX,
@@ -42,6 +42,7 @@ from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Producer, Settling
 from penstock.shard.engine import Engine, Ticket
 from penstock.shard.payload_rows import load, pieces_of_takes, sealed_extents
+from penstock.storage.extents import Extent as SealedExtent
 
 T = TypeVar("T")
 NONCES_DRAWN: Final = 512
@@ -280,6 +281,13 @@ class Shard(Engine):
         if timers.has_too_many_delays(queue):
             timers.drop_far_delays(self.core, queue)
         self.mind_timers()
+
+    def extent_of(self, sealed: SealedExtent) -> Extent:
+        """An extent of a segment, with the priorities that every lease looks at. Reads a file: not with the lock."""
+        extent = Extent.of_sealed(sealed)
+        if extent.flags & layout.PRIORITY:
+            extent.load("priority", self.column(extent, "priority"))
+        return extent
 
     def push_reply(
         self, queue: Queue, batch: Batch, decided: PushDecision, made: Sequence[str] | None = None

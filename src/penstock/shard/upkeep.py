@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.batch import layout
 from penstock.delivery.admin import decide_trim
+from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import FOREVER
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.timers import needs_delays
@@ -27,6 +27,7 @@ from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import AUDIT_QUEUE, Freed
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
+from penstock.shard.compaction import Compactor
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.schema import Names
@@ -201,6 +202,7 @@ class Storekeeper:
         self._is_over = False
         self._seals = True  # whether sealing worked when it was tried last
         self.sleeper = Sleeper("storekeeper", self.tick, shard.is_over)
+        self._compactor = Compactor(shard)
         shard.journal.on_rotate = self._rotated
 
     def start(self) -> None:
@@ -212,7 +214,8 @@ class Storekeeper:
 
     def tick(self) -> float:
         """One round of housekeeping."""
-        do_all([self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room])
+        duties = [self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room]
+        do_all([*duties, self.compact_due])
         return HOUSEKEEPING_SECONDS
 
     def _watch_journal(self) -> None:
@@ -269,16 +272,10 @@ class Storekeeper:
         self._position(new, lambda partition, run: partition.reseal(run, sequence))
         release_memory()
 
-    def _wrap(self, sealed: SealedExtent) -> Extent:
-        extent = Extent.of_sealed(sealed)
-        if extent.flags & layout.PRIORITY:
-            extent.load("priority", self._shard.column(extent, "priority"))
-        return extent
-
     def _position(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
         """Update each partition with where its messages are now; the shard goes on between some and the next."""
         runs: dict[tuple[int, int], list[Extent]] = {}
-        for extent in map(self._wrap, sealed):
+        for extent in map(self._shard.extent_of, sealed):
             runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
         positions = list(runs.items())
         for first in range(0, len(positions), PLACES_SLICE):
@@ -380,6 +377,22 @@ class Storekeeper:
     def compact(self) -> Freed:
         """Retention, then rewriting of files that are mostly empty."""
         return self.retain() + self._rewrite()
+
+    def compact_due(self) -> Freed:
+        """Compact the queues in which enough is superseded."""
+        freed = Freed()
+        for queue in self._compactor.due():
+            with self._at_work():
+                freed += self._compactor.run(queue, queue.options.compaction_ratio)
+        return freed
+
+    def compact_queue(self, name: str) -> Freed:
+        """Remove all that is superseded in one queue now, however little; returns what was freed."""
+        with self._shard.lock:
+            self._shard.check()
+            queue = check_compacted(self._shard.core, name)
+        with self._at_work():
+            return self._compactor.run(queue)
 
     def _rewrite(self) -> Freed:
         assert self._shard.store is not None

@@ -33,7 +33,8 @@ FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 to 24
 FORMAT_ENCRYPTED: Final = 3  # 3: and of kind 25, from the first encrypted queue on
 FORMAT_LOCATED: Final = 4  # 4: and segments may be at other locations, from the first one on
 FORMAT_RESTORED: Final = 5  # 5: and it was restored from a backup, so that its history has an identity of its own
-FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED, FORMAT_RESTORED)  # those that can be opened
+FORMAT_COMPACTED: Final = 6  # 6: and of kind 30, and segments with gaps, from the first compacted queue on
+FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED, FORMAT_RESTORED, FORMAT_COMPACTED)  # that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")
 
@@ -106,8 +107,10 @@ def raise_format(disk: Disk, shard_id: bytes, version: int) -> None:
         write_marker(disk, shard_id, version)
 
 
-def needed_format(*, is_encrypted: bool, is_located: bool) -> int:
+def needed_format(*, is_encrypted: bool, is_located: bool, is_compacted: bool) -> int:
     """The format of a directory that holds these."""
+    if is_compacted:
+        return FORMAT_COMPACTED
     return FORMAT_LOCATED if is_located else FORMAT_ENCRYPTED if is_encrypted else FORMAT
 
 

@@ -347,7 +347,7 @@ def _add_problem(check: SegmentCheck, disk: Disk, file: SegmentFile, problem: se
 def _describe_damage(file: SegmentFile, problem: segment_audit.Problem, groups: int, sound: list[Extent]) -> str:
     if file.table in EVENT_TIMES:
         return f"it holds history of {_ABOUT[file.table]}, no messages"
-    gone = sum(extent.count for extent in problem.extents) - sum(extent.count for extent in sound)
+    gone = sum(extent.stored_rows for extent in problem.extents) - sum(extent.stored_rows for extent in sound)
     return f"{groups:,} of {plural(len(file.row_groups), 'row group')} can be read, {plural(gone, 'message')} cannot"
 
 

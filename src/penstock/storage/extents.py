@@ -16,7 +16,11 @@ import msgspec
 
 
 class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A run of offsets of one partition inside one row group of one messages file. Times are µs UTC."""
+    """A run of offsets of one partition inside one row group of one messages file. Times are µs UTC.
+
+    Compaction removes messages from the middle of a run. Then it spans more offsets than it has rows: it has gaps, and
+    its rows are found by their offsets. The first and the last offset have their rows.
+    """
 
     queue: int
     partition: int
@@ -31,13 +35,19 @@ class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
     bytes: int  # of payloads, keys, headers and the like
     due_last: int  # greatest available_at, 0 when no row has one
     expires_first: int  # least expires_at, 0 when no row has one
+    rows: int = 0  # stored, when that is fewer than `count`; 0: one for each offset
 
     @property
     def end_offset(self) -> int:
         return self.first_offset + self.count
 
+    @property
+    def stored_rows(self) -> int:
+        """How many messages it holds."""
+        return self.rows or self.count
+
     def row_of(self, offset: int) -> int:
-        """The row of `offset` inside the row group."""
+        """The row of `offset` in what `SegmentStore.load` brings; without gaps it is that in the row group."""
         return self.row + offset - self.first_offset
 
 

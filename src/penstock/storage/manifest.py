@@ -11,7 +11,8 @@ checksums, the names of the queues, and in the top layer how far the journal is 
 The top layer is replaced whole or not at all, so that is the moment at which a seal, a removal or a compaction happens:
 files that it names are complete and synced before it is written, files that it no longer names are removed after. When
 it has grown it becomes a part; parts of about the same size are merged. So a change costs what it changes, however much
-is sealed. As long as there are no parts, the format is 1, as it was before there were any.
+is sealed. As long as there are no parts, the format is 1, as it was before there were any. A layer that has an extent
+with gaps is of format 3, and has a column for the number of stored rows.
 
 `CurrentManifest` holds the manifest in force. A swap that failed midway may or may not have happened. Then files of
 both manifests must stay, so nothing is changed any more until the directory is opened again. Files that no manifest
@@ -43,13 +44,17 @@ NAME: Final = "segments/manifest.arrow"
 PART_NAME: Final = re.compile(r"manifest-(\d{20})\.arrow")
 FORMAT: Final = 1
 FORMAT_OF_PARTS: Final = 2
+FORMAT_OF_GAPS: Final = 3  # a layer in which some extents have gaps
 FOREVER: Final = limits.instant_us_max
 
 _META: Final = b"penstock.manifest"
 _CHECK: Final = re.compile(rb"crc32c=([0-9a-f]{8})")
 _CHECK_EMPTY: Final = b"crc32c=00000000"
 _WIDE: Final = {"file": pa.dictionary(pa.int32(), pa.string()), "row_group": pa.int32(), "row": pa.int32()}
-_SCHEMA: Final = pa.schema([pa.field(n, _WIDE.get(n, pa.int64()), nullable=False) for n in Extent.__struct_fields__])
+_SCHEMA_OF_GAPS: Final = pa.schema(
+    [pa.field(n, _WIDE.get(n, pa.int64()), nullable=False) for n in Extent.__struct_fields__]
+)
+_SCHEMA: Final = _SCHEMA_OF_GAPS.remove(_SCHEMA_OF_GAPS.get_field_index("rows"))
 
 
 class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -197,8 +202,11 @@ def encode_part(layer: Layer) -> bytes:
 
 
 def _encode(layer: Layer, sealed_sequence: int, parts: list[Part], version: int) -> bytes:
+    has_gaps = any(extent.rows for extent in layer.extents)
+    version = FORMAT_OF_GAPS if has_gaps else version
     meta = _Meta(version, sealed_sequence, layer.queues, list(layer.files.values()), layer.gone or None, parts)
-    schema = _SCHEMA.with_metadata({_META: msgspec.json.encode(meta), b"penstock.check": _CHECK_EMPTY})
+    schema = _SCHEMA_OF_GAPS if has_gaps else _SCHEMA
+    schema = schema.with_metadata({_META: msgspec.json.encode(meta), b"penstock.check": _CHECK_EMPTY})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(_rows(layer.extents, schema))
@@ -214,8 +222,8 @@ def decode_root(data: bytes, name: str = NAME) -> Root:
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         table = reader.read_all()
     meta = msgspec.json.decode(table.schema.metadata[_META], type=_Meta)
-    if meta.format not in (FORMAT, FORMAT_OF_PARTS):
-        expected = f"not {FORMAT} or {FORMAT_OF_PARTS}"
+    if meta.format not in (FORMAT, FORMAT_OF_PARTS, FORMAT_OF_GAPS):
+        expected = f"not {FORMAT} to {FORMAT_OF_GAPS}"
         raise Damaged(f"{name} has format {meta.format}, {expected}", hint="it was written by another version")
     layer = Layer(meta.queues, {file.name: file for file in meta.files}, _extents(table), meta.gone or Gone())
     return Root(meta.sealed_sequence, layer, meta.parts)
@@ -281,13 +289,14 @@ def read(disk: ReadableDisk, known: dict[Part, Layer] | None = None) -> Manifest
 
 
 def _rows(extents: Sequence[Extent], schema: pa.Schema) -> pa.RecordBatch:
-    columns: Any = zip(*map(msgspec.structs.astuple, extents), strict=True) if extents else [()] * len(schema)
+    rows: Any = map(msgspec.structs.astuple, extents)
+    columns: Any = list(zip(*rows, strict=True))[: len(schema)] if extents else [()] * len(schema)
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def _extents(table: pa.Table) -> list[Extent]:
     names = table["file"].unify_dictionaries().combine_chunks()
-    columns = [table[field.name].to_numpy().tolist() for field in _SCHEMA if field.name != "file"]
+    columns = [table[name].to_numpy().tolist() for name in table.schema.names if name != "file"]
     index = Extent.__struct_fields__.index("file")
     dictionary = names.dictionary.to_pylist()
     columns.insert(index, [dictionary[code] for code in names.indices.to_pylist()])
@@ -443,7 +452,7 @@ class CurrentManifest:
         files, queues = self.files.keys() - kept.keys(), self.queues.keys() - about
         if removed or files or queues:
             self.change(Layer(gone=Gone(sorted(files), sorted(queues), moved)), sorted(removed))
-        return sum(extent.count for extent in removed)
+        return sum(extent.stored_rows for extent in removed)
 
     def sweep(self) -> tuple[int, int]:
         """Remove files that no manifest names and no pin holds; returns how many, and how many bytes."""

@@ -196,6 +196,10 @@ class SegmentReader:
 Int64s = NDArray[np.int64]
 
 
+# For each row but the last, of a queue, a partition and an offset, whether all between it and the next is removed.
+MaySpan = Callable[[Int64s, Int64s, Int64s], NDArray[np.bool_]]
+
+
 def row_ends(sizes: Int64s) -> list[int]:
     """Where row groups end, given the bytes of each row: full of rows or full of bytes, whichever comes first."""
     total = np.cumsum(sizes)
@@ -220,16 +224,25 @@ def row_sizes(table: pa.Table) -> Int64s:
     return sizes
 
 
-def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[int]) -> list[Extent]:
+def extents_of(
+    table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[int], may_span: MaySpan | None = None
+) -> list[Extent]:
     """The extents of a messages table that is written to `name` with row groups that end at `ends`.
 
-    Rows are sorted; `flags` has the batch columns that each row may have.
+    Rows are sorted; `flags` has the batch columns that each row may have. An extent has no gaps but those that
+    `may_span` allows, and then spans no more offsets than a row group may have rows.
     """
     if not len(table):
         return []
     queue, partition, offset = (_numbers(table, column) for column in ("incarnation", "partition_id", "offset"))
-    breaks = (np.diff(queue) != 0) | (np.diff(partition) != 0) | (np.diff(offset) != 1)
+    is_other = (np.diff(queue) != 0) | (np.diff(partition) != 0)
+    breaks = is_other | (np.diff(offset) != 1)
+    if may_span is not None:
+        is_far = np.diff(offset // limits.segment_row_group_rows) != 0
+        breaks &= is_other | is_far | ~may_span(queue, partition, offset)
     firsts = np.union1d(np.flatnonzero(breaks) + 1, [0, *ends[:-1]])
+    stored = np.diff(firsts, append=len(table))
+    counts = offset[firsts + stored - 1] + 1 - offset[firsts]
     groups = np.searchsorted(ends, firsts, "right")
     pushed_at = _numbers(table, "pushed_at")
     expires_at = np.minimum.reduceat(_numbers(table, "expires_at", np.iinfo(np.int64).max), firsts)
@@ -238,7 +251,7 @@ def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[
         queue[firsts],
         partition[firsts],
         offset[firsts],
-        np.diff(firsts, append=len(table)),
+        counts,
         np.minimum.reduceat(pushed_at, firsts),
         np.maximum.reduceat(pushed_at, firsts),
         groups,
@@ -247,6 +260,7 @@ def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[
         np.add.reduceat(row_sizes(table), firsts),
         np.maximum.reduceat(_numbers(table, "available_at"), firsts),
         expires_at,
+        np.where(stored < counts, stored, 0),
     ]
     lists: list[Any] = [column.tolist() for column in columns]
     lists.insert(Extent.__struct_fields__.index("file"), [name] * len(firsts))
@@ -332,12 +346,24 @@ def read_table(reader: SegmentReader, file: SegmentFile, row_group: int) -> pa.T
     return pa.table(columns)
 
 
-def moved_table(table: pa.Table, row: int, count: int, to_row: int) -> pa.Table:
-    """A table in which the messages from `row` on begin at `to_row`; the rows before them are empty."""
-    kept = table.slice(row, count)
-    padding = {field.name: pa.nulls(to_row, field.type) for field in kept.schema}
-    padding["payload"] = pa.repeat(pa.scalar(b"", pa.binary()), to_row)
-    return pa.concat_tables([pa.table(padding).cast(kept.schema), kept]).combine_chunks()
+def spread_table(table: pa.Table, rows: Int64s, count: int) -> pa.Table:
+    """A table of `count` rows in which the messages of `table` are at `rows`; the others are empty."""
+    sources = np.full(count, -1, np.int64)
+    sources[rows] = np.arange(len(table))
+    spread = table.combine_chunks().take(pa.array(sources, mask=sources < 0))
+    payloads = spread["payload"].fill_null(b"")
+    return spread.set_column(spread.schema.get_field_index("payload"), "payload", payloads).combine_chunks()
+
+
+def spread_column(values: Column, rows: Int64s, count: int, name: str) -> Column:
+    """A column of `count` values in which those of `values` are at `rows`; a gap has the time of the push before it."""
+    spread = np.full(count, limits.priority_default if name == "priority" else 0, values.dtype)
+    spread[rows] = values
+    if name == "pushed_at":
+        before = np.zeros(count, np.int64)
+        before[rows] = rows
+        spread = spread[np.maximum.accumulate(before)]
+    return spread
 
 
 def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: str) -> Column:

@@ -84,7 +84,7 @@ class _Kept:
         self._options = options
         self._messages, self._bytes = limits.instant_us_max, 0
         if counts_messages(options):
-            kept = [(extent.count, extent.bytes) for run in extents.values() for extent in run]
+            kept = [(extent.stored_rows, extent.bytes) for run in extents.values() for extent in run]
             self._messages = tail_messages + sum(count for count, _ in kept)
             self._bytes = tail_bytes + sum(size for _, size in kept)
         seconds = options.retention_seconds
@@ -99,10 +99,14 @@ class _Kept:
             over = extent.count
         if self._options.retention_messages is not None:
             over = max(over, self._messages - self._options.retention_messages)
-        return max(0, min(over, extent.count, self._messages - self._options.retention_messages_min))
+        over = max(0, min(over, extent.count, self._messages - self._options.retention_messages_min))
+        if not extent.rows:
+            return over
+        # Only its offsets tell which of its messages are the first: one with gaps goes whole or not at all.
+        return extent.count if over >= extent.rows else 0
 
     def drop(self, extent: Extent, count: int) -> None:
-        self._messages -= count
+        self._messages -= count if not extent.rows else extent.rows * count // extent.count
         self._bytes -= extent.bytes * count // extent.count
 
 
@@ -133,7 +137,7 @@ def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> lis
     rows = dict.fromkeys(manifest.files, 0)
     for extent in manifest.extents:
         if live(extent):
-            rows[extent.file] += extent.count
+            rows[extent.file] += extent.stored_rows
     oldest = queues_with_history(manifest)
     for file in manifest.files.values():
         if file.table in EVENT_TIMES:
@@ -169,7 +173,7 @@ def _rewrite_messages(
     tables: list[pa.Table] = []
     for row_group, run in groupby(kept, lambda extent: extent.row_group):
         table = reader.stored(file, row_group)
-        tables += [table.slice(extent.row, extent.count) for extent in run]
+        tables += [table.slice(extent.row, extent.stored_rows) for extent in run]
     table = pa.concat_tables(tables).combine_chunks()
     ends, extents = _pack(kept, row_sizes(table), disk.next_name(file.table, file.first_sequence))
     return write_messages(disk, table, ends, extents, (file.first_sequence, file.end_sequence)), extents
@@ -181,13 +185,14 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
     ends: list[int] = []
     row = first_row = size = 0
     for extent in kept:
-        length = int(sizes[row : row + extent.count].sum())
-        full = row + extent.count - first_row > limits.segment_row_group_rows
+        rows = extent.stored_rows
+        length = int(sizes[row : row + rows].sum())
+        full = row + rows - first_row > limits.segment_row_group_rows
         if row > first_row and (full or size + length > limits.segment_row_group_bytes):
             ends.append(row)
             first_row, size = row, 0
         moved.append(msgspec.structs.replace(extent, file=name, row_group=len(ends), row=row - first_row))
-        row += extent.count
+        row += rows
         size += length
     return [*ends, row], moved
 

@@ -105,12 +105,14 @@ def _check_rows(reader: SegmentReader, file: SegmentFile, extents: Sequence[Exte
 
 
 def _matches(columns: Sequence[NDArray[np.integer]], extent: Extent) -> bool:
-    queue, partition, offset = (column[extent.row : extent.row + extent.count] for column in columns)
+    queue, partition, offset = (column[extent.row : extent.row + extent.stored_rows] for column in columns)
     return (
-        len(offset) == extent.count
+        len(offset) == extent.stored_rows
         and bool((queue == extent.queue).all())
         and bool((partition == extent.partition).all())
-        and bool((offset == np.arange(extent.first_offset, extent.end_offset)).all())
+        and int(offset[0]) == extent.first_offset
+        and int(offset[-1]) == extent.end_offset - 1
+        and bool((np.diff(offset) >= 1).all() if extent.rows else (np.diff(offset) == 1).all())
     )
 
 

@@ -19,9 +19,12 @@ import ctypes
 import logging
 import queue
 import threading
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import takewhile
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -35,10 +38,11 @@ from penstock.clock import Clock, SystemClock
 from penstock.delivery.entries import Push, Settled, decode
 from penstock.errors import Damaged, MessageNotFound
 from penstock.model import Freed
-from penstock.storage import parquet, retention, segment_audit
+from penstock.storage import compaction, parquet, retention, segment_audit
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
 from penstock.storage.event_lookup import EventLookup, matching_rows
+from penstock.storage.extent_reader import ExtentReader, Moved, is_alike
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import (
     CurrentManifest,
@@ -64,7 +68,8 @@ from penstock.storage.sealed_rows import SEALED_FLAGS, RowSeals
 from penstock.storage.segment_files import SegmentFiles, segment_files
 from penstock.storage.task_rows import Identify, TaskRows
 
-Moved = Callable[[list[Extent]], None]
+OnMoved = Callable[[list[Extent]], None]
+Replaced = Callable[[set[str], list[Extent]], None]
 Read = TypeVar("Read")
 
 READ_TRIES: Final = 5
@@ -81,9 +86,10 @@ class SegmentStore:
         self._changing = threading.Lock()
         self._current = CurrentManifest(self._disk, clock or SystemClock())
         self._reader = SegmentReader(self._disk, row_seals=row_seals)
-        self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
+        self._batches: ByteCache[tuple[str, int, int], Batch] = ByteCache(limits.segment_cache_bytes)
         self._columns: ByteCache[tuple[str, int, str], parquet.Column] = ByteCache(limits.segment_columns_bytes)
         self.events = EventLookup(self._reader)
+        self._extents = ExtentReader(self._reader, self._file, self._columns)
         self._current.sweep()
         self._disk.sweep_cache()
 
@@ -113,19 +119,22 @@ class SegmentStore:
     # Reading.
 
     def load(self, extent: Extent) -> Batch:
-        """The whole row group that holds `extent`; offset o is its row `extent.row_of(o)`."""
-        return self._read(extent, lambda present, file: self._load(present, file, extent.row))
+        """The messages of `extent`, and perhaps others of its row group; offset o is the row `extent.row_of(o)`.
+
+        Rows of messages that compaction has removed are empty.
+        """
+        return self._read(extent, lambda present: self._load(extent, present))
 
     def at_hand(self, extent: Extent) -> Batch | None:
-        """The row group of `extent` if it is in memory. No file is touched."""
-        return self._batches.peek((extent.file, extent.row_group))
+        """What `load` brings if it is in memory. No file is touched."""
+        return self._batches.peek(_cached_as(extent))
 
     def column(self, extent: Extent, name: str) -> parquet.Column:
         """One column for the rows of `extent`; 0 stands for null.
 
         pushed_at, available_at, expires_at (int64 µs), priority (uint8), max_attempts (uint16), key_hash (uint32).
         """
-        return self._read(extent, lambda present, file: self._load_column(present, file, name))
+        return self._read(extent, lambda present: self._extents.column(extent, present, name))
 
     def pushed_at(self, extent: Extent) -> NDArray[np.int64]:
         """When each message of `extent` was pushed, µs."""
@@ -151,6 +160,10 @@ class SegmentStore:
     def of_partition(self, queue: int, partition: int) -> list[Extent]:
         """The extents of one partition, in order."""
         return list(self._current.extents.of_partition(queue, partition))
+
+    def of_queue(self, queue: int) -> list[Extent]:
+        """The extents of a queue, in no order."""
+        return list(self._current.extents.of_queue(queue))
 
     def find(self, queue: int, partition: int, offset: int) -> Extent | None:
         """The extent that holds `offset`, or else the next one after it."""
@@ -220,7 +233,7 @@ class SegmentStore:
             removed = self._current.trim(starts, set(gone_queues))
             return self._sweep() + Freed(messages_removed=removed)
 
-    def compact(self, live: retention.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
+    def compact(self, live: retention.Live = lambda extent: True, moved: OnMoved | None = None) -> Freed:
         """Rewrite files of which over half the rows are no longer needed.
 
         Extents stay whole and keep their offsets. `moved` is called, file by file, with those in another file;
@@ -244,6 +257,39 @@ class SegmentStore:
         release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
+    def planner(self, tombstones_until: int) -> compaction.Planner:
+        """Finds what is superseded, and tombstones that were pushed up to an instant."""
+        return compaction.Planner(self._reader, self._file, tombstones_until)
+
+    def drop(self, queue: int, removed: compaction.Removed, replaced: Replaced) -> Freed:
+        """Rewrite the files of a queue without what is removed; all of them are replaced at once.
+
+        `replaced` is called with the names of the files that are gone, and the extents in those that took their place.
+        """
+        with self._changing:
+            self._current.check()
+            names = {extent.file for extent in self._current.extents.of_queue(queue)}
+            extents = extents_in(self.manifest, names)
+            done = compaction.rewrite_all(self._disk, self._reader, self._current.files, extents, removed)
+            names = {file.name for part in done for file in part.replaced}
+            if not names:
+                return Freed()
+            new = sorted(extent for part in done for extent in part.extents)
+            written = {part.file.name: part.file for part in done if part.file is not None}
+            layer = Layer(files=written, extents=new, gone=Gone(files=sorted(names)))
+            self._current.change(layer, sorted(extent for name in names for extent in extents[name]))
+        replaced(names, new)
+        with self._changing:
+            self._current.trim()
+            freed = self._sweep()
+        release_memory()
+        return Freed(
+            freed.files_removed,
+            len(written),
+            max(0, freed.bytes_freed - sum(file.bytes for file in written.values())),
+            sum(part.dropped for part in done),
+        )
+
     def _rewrite(
         self, name: str, extents: list[Extent], live: retention.Live, oldest: dict[int, int], since: int
     ) -> tuple[list[Extent], Freed]:
@@ -262,7 +308,7 @@ class SegmentStore:
         files = {entry.name: entry for entry in written}
         gone = sorted(extent for extent in old if not live(extent))
         now.change(Layer(files=files, extents=sorted(new), gone=Gone(files=[name])), gone)
-        removed = sum(extent.count for extent in old) - sum(extent.count for extent in kept)
+        removed = sum(extent.stored_rows for extent in old) - sum(extent.stored_rows for extent in kept)
         size = sum(entry.bytes for entry in written)
         return new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
 
@@ -275,44 +321,48 @@ class SegmentStore:
         self.events.forget(named)
         return Freed(files_removed=files, bytes_freed=size)
 
-    def _read(self, extent: Extent, read: Callable[[Extent, SegmentFile], Read]) -> Read:
+    def _read(self, extent: Extent, read: Callable[[list[Extent]], Read]) -> Read:
         """Read where the messages of `extent` are now: compaction may move them at any time, even meanwhile."""
         for _ in range(READ_TRIES):
-            present = extent if extent.file in self._current.files else self._present(extent)
-            file = self._current.files.get(present.file)
+            present = [extent] if extent.file in self._current.files else self._present(extent)
             try:
-                if file is not None:
-                    return read(present, file)
+                return read(present)
+            except Moved:
+                pass
             except FileNotFoundError as error:
-                if present.file in self._current.files:
-                    raise Damaged(f"{present.file} is missing") from error
+                if all(part.file in self._current.files for part in present):
+                    raise Damaged(f"{present[0].file} is missing") from error
         raise _gone(extent)
 
-    def _present(self, extent: Extent) -> Extent:
-        """The extent of these messages in the file where compaction put them."""
-        present = self.find(extent.queue, extent.partition, extent.first_offset)
-        if present is None or present.first_offset != extent.first_offset:
+    def _present(self, extent: Extent) -> list[Extent]:
+        """The extents that hold what is left of these messages, in the files where compaction put them."""
+        run = self._current.extents.of_partition(extent.queue, extent.partition)
+        first = bisect_right(run, extent.first_offset, key=attrgetter("end_offset"))
+        present = list(takewhile(lambda part: part.first_offset < extent.end_offset, run[first:]))
+        if not present:
             raise _gone(extent)
         return present
 
-    def _load(self, extent: Extent, file: SegmentFile, row: int) -> Batch:
+    def _file(self, extent: Extent) -> SegmentFile:
+        file = self._current.files.get(extent.file)
+        if file is None:
+            raise Moved
+        return file
+
+    def _load(self, extent: Extent, present: list[Extent]) -> Batch:
         def make() -> tuple[Batch, int]:
-            batch = Batch.from_arrow(parquet.read_table(self._reader, file, extent.row_group))
+            batch = Batch.from_arrow(self._extents.messages(extent, present))
             return batch, batch.nbytes
 
-        if row == extent.row:
-            return self._batches.get((file.name, extent.row_group), make)
+        if is_alike(extent, present):
+            return self._batches.get(_cached_as(present[0]), make)
         # By its old extent: rare, so not worth caching.
-        table = parquet.read_table(self._reader, file, extent.row_group)
-        return Batch.from_arrow(parquet.moved_table(table, extent.row, extent.count, row))
+        return make()[0]
 
-    def _load_column(self, extent: Extent, file: SegmentFile, name: str) -> parquet.Column:
-        def make() -> tuple[parquet.Column, int]:
-            column = parquet.read_column(self._reader, file, extent.row_group, name)
-            return column, column.nbytes
 
-        whole = self._columns.get((file.name, extent.row_group, name), make)
-        return whole[extent.row : extent.row + extent.count]
+def _cached_as(extent: Extent) -> tuple[str, int, int]:
+    """Extents without gaps share what is loaded of their row group."""
+    return extent.file, extent.row_group, extent.row if extent.rows else -1
 
 
 def _gone(extent: Extent) -> MessageNotFound:

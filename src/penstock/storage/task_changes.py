@@ -63,6 +63,7 @@ AFTER: Final[dict[int, int]] = {
     Outcome.OVERFLOWED: CANCELLED,
     Outcome.SKIPPED: CANCELLED,
     Outcome.REDRIVEN: CANCELLED,
+    Outcome.COMPACTED: CANCELLED,
 }
 # The error of a task that ended without a run, where the entry has none.
 WHY: Final[dict[int, str]] = {

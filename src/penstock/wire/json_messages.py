@@ -45,7 +45,8 @@ from penstock.wire.json_reader import Reader, placed
 
 _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
-_CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
+# What is pushed: a tombstone that was read is JSON, and where it goes it is marked again.
+_CONTENT_TYPES: Final = {name: fields.check_content_type(kind) for kind, name in CONTENT_TYPE_NAMES.items()}
 
 _FREED_MAX: Final = 20_000
 Producer = tuple[int, int, int]
@@ -182,6 +183,7 @@ encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _NOTHING: Final = b'{"lease_id":null,"expires_at":null,"messages":[]}'
 # The content type of what is not plain JSON; bytes need not say so.
+_JSON_KINDS: Final = (ContentType.TASK, ContentType.TOMBSTONE)  # JSON that is named by more than that
 _KINDS: Final = {kind: b',"content_type":"%b"' % name.encode() for kind, name in CONTENT_TYPE_NAMES.items() if kind}
 
 
@@ -354,8 +356,8 @@ def content_of(payload: bytes, kind: int) -> bytes:
     """The payload with its name: as it is when it is JSON, in base64 otherwise."""
     if kind == ContentType.JSON and is_json(payload):
         return b'"payload":%b' % payload
-    if kind == ContentType.TASK and is_json(payload):
-        return b'"payload":%b%b' % (payload, _KINDS[ContentType.TASK])
+    if kind in _JSON_KINDS and is_json(payload):
+        return b'"payload":%b%b' % (payload, _KINDS[ContentType(kind)])
     return b'"payload_base64":"%b"%b' % (
         b2a_base64(payload, newline=False),
         _KINDS.get(ContentType(kind), b""),
@@ -394,7 +396,7 @@ def message_view(message: Message) -> MessageView:
     kind = message.content_type or ContentType.BYTES
     payload = cast(bytes, message.payload)  # of a message that was read
     shown: dict[str, Any] = {"payload_base64": payload}
-    if kind in (ContentType.JSON, ContentType.TASK) and is_json(payload):
+    if kind in (ContentType.JSON, *_JSON_KINDS) and is_json(payload):
         shown = {"payload": msgspec.Raw(payload)}
     return MessageView(
         id=str(message.id),

@@ -28,7 +28,13 @@ Limit = Annotated[int, Meta(ge=1, le=limits.lease_messages_max)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # 64 bits, which not every JSON number can hold
-MediaType = Literal["application/octet-stream", "application/json", "text/plain", "application/vnd.penstock.task+json"]
+MediaType = Literal[
+    "application/octet-stream",
+    "application/json",
+    "text/plain",
+    "application/vnd.penstock.task+json",
+    "application/vnd.penstock.tombstone+json",
+]
 Id63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
 Ids = Annotated[list[str], Meta(max_length=limits.lease_messages_max)]

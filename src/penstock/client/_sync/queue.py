@@ -383,6 +383,13 @@ class Queue:
         """Drop everything unsettled, in every group."""
         self._session.execute(ops.Purge(self.name))
 
+    def compact(self) -> Freed:
+        """Remove messages that have a later one of the same key, from a queue with `compaction="latest"`, now.
+
+        What is not sealed yet, and what a group has not settled, stays. Returns what was freed.
+        """
+        return self._session.execute(ops.CompactQueue(self.name))
+
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
 

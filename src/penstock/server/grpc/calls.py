@@ -115,6 +115,7 @@ QUEUES: Final[Mapping[str, Simple]] = {
     "Pause": Simple(ops.Pause),
     "Resume": Simple(ops.Resume),
     "Purge": Simple(ops.Purge),
+    "CompactQueue": Simple(ops.CompactQueue),
     "Cancel": Simple(ops.Cancel),
     "CreateGroup": Simple(ops.CreateGroup),
     "DeleteGroup": Simple(ops.DeleteGroup),

@@ -17,6 +17,7 @@ class ContentType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTENT_TYPE_JSON: _ClassVar[ContentType]
     CONTENT_TYPE_TEXT: _ClassVar[ContentType]
     CONTENT_TYPE_TASK: _ClassVar[ContentType]
+    CONTENT_TYPE_TOMBSTONE: _ClassVar[ContentType]
 
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -33,6 +34,7 @@ CONTENT_TYPE_BYTES: ContentType
 CONTENT_TYPE_JSON: ContentType
 CONTENT_TYPE_TEXT: ContentType
 CONTENT_TYPE_TASK: ContentType
+CONTENT_TYPE_TOMBSTONE: ContentType
 DURABILITY_DEFAULT: Durability
 DURABILITY_FSYNC: Durability
 DURABILITY_INTERVAL: Durability
@@ -811,6 +813,24 @@ class PurgeRequest(_message.Message):
 class PurgeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CompactQueueRequest(_message.Message):
+    __slots__ = ("queue",)
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+
+class CompactQueueResponse(_message.Message):
+    __slots__ = ("files_removed", "files_rewritten", "bytes_freed", "messages_removed")
+    FILES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    FILES_REWRITTEN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FREED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    files_removed: int
+    files_rewritten: int
+    bytes_freed: int
+    messages_removed: int
+    def __init__(self, files_removed: _Optional[int] = ..., files_rewritten: _Optional[int] = ..., bytes_freed: _Optional[int] = ..., messages_removed: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("id",)
