@@ -46,7 +46,7 @@ BASE = {
     "seals",
     "urls",
 }
-FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries"}
+FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries", "delivery.ranges"}
 CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
 SHARD = {"shard", "task_index"}
 # What crosses the network, and what the two ends of it need beside.

@@ -280,6 +280,7 @@ def last_rows() -> list[Row]:
         Row("begin_operation", (MANAGE,), call(ops.BeginOperation("purge", mine)), ("POST", "/operations", begin), grpc=("Tasks.BeginOperation", {"action": "purge", "filter": purge})),
         Row("begin_operation_everywhere", looks("manage", BROKER), call(ops.BeginOperation("purge", TaskFilter(workflow="none"))), ("POST", "/operations", {"action": "purge", "workflow": "none"}), grpc=("Tasks.BeginOperation", {"action": "purge", "filter": {"workflow": "none"}})),
         Row("purge_tasks", (MANAGE,), http=("POST", "/tasks/purge", purge), grpc=("Tasks.PurgeTasks", {"filter": purge})),
+        Row("compact_queue", (MANAGE,), call(ops.CompactQueue(Q)), ("POST", f"/queues/{Q}/compact", None), grpc=("Queues.CompactQueue", {"queue": Q})),
         Row("purge", (MANAGE,), call(ops.Purge(Q)), ("POST", f"/queues/{Q}/purge", None), grpc=("Queues.Purge", {"queue": Q})),
         Row("delete_queue", (MANAGE,), call(ops.DeleteQueue(Q)), ("DELETE", f"/queues/{Q}", None), grpc=("Queues.DeleteQueue", {"queue": Q})),
     ]  # fmt: skip

@@ -225,7 +225,7 @@ SINGLE: list[tuple[str, type[InputError], dict[str, Any]]] = [
     ("ttl", InvalidField, {"ttl_us": 2**63}),
     ("deliver_at", InvalidField, {"deliver_at_us": limits.instant_us_max + 1}),
     ("max_attempts", InvalidField, {"max_attempts": 0}),
-    ("content_type", InvalidField, {"content_type": 4}),
+    ("content_type", InvalidField, {"content_type": 5}),
 ]
 
 

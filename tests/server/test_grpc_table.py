@@ -24,6 +24,7 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
             ops.Pause: "Pause",
             ops.Resume: "Resume",
             ops.Purge: "Purge",
+            ops.CompactQueue: "CompactQueue",
             ops.DeadLetters: "ListDeadLetters",
             ops.Redrive: "Redrive",
             ops.PurgeDeadLetters: "PurgeDeadLetters",

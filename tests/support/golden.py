@@ -6,8 +6,9 @@
 segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
 that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. Those of
 format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. Those of format 5
-were restored from a backup. The JSON file says what the version that wrote it found when it opened the directory again:
-see `contents`. A directory is never written again under the same name: a new format gets a new one.
+were restored from a backup, and those of format 6 have a queue that is compacted. The JSON file says what the version
+that wrote it found when it opened the directory again: see `contents`. A directory is never written again under the
+same name: a new format gets a new one.
 """
 
 from __future__ import annotations
@@ -78,12 +79,14 @@ def fill(session: Session, clock: ManualClock) -> None:
     for number in range(ROUNDS):
         push(ps, number)
         consume(ps)
+        change_settings(ps, number)
         run_tasks(ps, number)
         forget_and_lose(ps, clock, number)
         write_sink(session, number)
         if number < ROUNDS - 1:
             run_operation(session, ops.Seal())
             session.checkpoint()
+            ps.queue("latest").compact()
     assert session.keeper is not None
     session.keeper.tick()
     ps.queue("jobs").lease(max=5, lease_seconds=300)
@@ -99,6 +102,7 @@ def make_queues(ps: Penstock) -> None:
     ps.queue("orders").create_group("billing", start="earliest")
     ps.create_queue("empty", service="weighted")
     ps.create_queue("secret", encryption=True, dedup_seconds=86_400.0)
+    ps.create_queue("latest", compaction="latest", tombstone_seconds=ROUND_SECONDS / 2)
     ps.create_queue("gone")
     ps.queue("gone").push(b"before")
     ps.delete_queue("gone")
@@ -143,6 +147,15 @@ def consume(ps: Penstock) -> None:
     letter = ps.queue("jobs").dlq.list(limit=1)[0]
     assert letter.id is not None
     ps.queue("jobs").dlq.redrive(ids=[letter.id])
+
+
+def change_settings(ps: Penstock, number: int) -> None:
+    """A queue of which the latest message of each key is kept; in the second round one key is deleted."""
+    latest = ps.queue("latest")
+    latest.push_many([Message(payload=f"{number} {n}".encode(), key=f"k{n % 7}") for n in range(20)])
+    latest.push(None if number == 1 else b"here", key="gone")
+    while taken := latest.lease(max=100):
+        taken.ack()
 
 
 def run_tasks(ps: Penstock, number: int) -> None:

@@ -224,9 +224,30 @@ def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = 
     output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
 
 
+<<<<<<< HEAD
 def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
     groups = list(queue.groups.values())
     oldest = min((group.oldest_unsettled_at for group in groups if group.oldest_unsettled_at is not None), default=None)
+=======
+def compact(
+    broker: Broker,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUEUE]", help="One queue with compaction=latest.", autocompletion=complete_queue),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep only the latest message of each key of a queue; without a queue, apply retention to all."""
+    with broker.opened() as ps:
+        freed = ps.compact() if queue is None else ps.queue(queue).compact()
+    what = f"{plural(freed.messages_removed, 'message')} removed, {human.size(freed.bytes_freed)} freed"
+    output.done(what, msgspec.structs.asdict(freed), as_json=as_json)
+
+
+def _row(found: QueueStats, now: datetime) -> tuple[Any, ...]:
+    groups = list(found.groups.values())
+    oldest = min((each.oldest_unsettled_at for each in groups if each.oldest_unsettled_at is not None), default=None)
+>>>>>>> e02ca0c (Compaction: documentation, command line, data of format 5)
     return (
         queue.name,
         len(groups),

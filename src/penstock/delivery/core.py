@@ -21,20 +21,20 @@ import numpy as np
 from penstock.batch import Batch, layout
 from penstock.batch.layout import DUE
 from penstock.delivery import entries as entry
+from penstock.delivery import removal
 from penstock.delivery.dedup import DedupWindow
 from penstock.delivery.entries import FOREVER, Entry, Int64s, Span
 from penstock.delivery.group import BIT, DEFAULT, Group, Lease
-from penstock.delivery.log import Extent, Partition, Queue
+from penstock.delivery.log import Extent, Partition, Queue, priority_of
 from penstock.delivery.membership import Rosters
 from penstock.delivery.namespaces import Namespaces
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.producers import Producers
-from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.ranges import Ranges
+from penstock.delivery.progress import Progress
 from penstock.delivery.sinks import Sinks
 from penstock.delivery.tasks import GROUP, Tasks
 from penstock.delivery.timers import TimerWheel
-from penstock.model import Outcome, queue_options_decode
+from penstock.model import queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
@@ -80,7 +80,7 @@ class DeliveryState:
             entry.GroupSet: self._group_set,
             entry.GroupDeleted: self._group_deleted,
             entry.Trimmed: self._trimmed,
-            entry.Compacted: self._compacted,
+            entry.Compacted: lambda compacted: removal.apply_compacted(self, compacted),
             entry.Revived: self._revived,
             entry.Closing: lambda closing: None,
             entry.Produced: lambda produced: self.producers.apply_coalesced(produced, self.sequence),
@@ -399,28 +399,6 @@ class DeliveryState:
             for group in queue.groups.values():
                 group.progress[number].forget_dead(start)
 
-    def _compacted(self, compacted: entry.Compacted) -> None:
-        queue = self.queues.get(compacted.queue)
-        if queue is None or (self.replaying and self.sequence <= queue.partitions[compacted.partition].applied):
-            return
-        partition = queue.partitions[compacted.partition]
-        ranges = Ranges.from_bytes(compacted.ranges).after(partition.start)
-        partition.removed |= ranges
-        self.compactions += 1
-        for group in queue.groups.values():
-            progress = group.progress[partition.id]
-            progress.forget_removed_dead(ranges)
-            finished, touched = progress.remove(ranges)
-            group.backlog -= finished
-            group.outcomes[Outcome.COMPACTED] += finished
-            group.change_count += bool(finished)
-            if len(touched):
-                span = span_of(partition.id, touched.tolist())
-                if not self.replaying and queue.ordered:
-                    self.index_settled(progress, span, SETTLED, compacted.at)
-                if group.gate is not None:
-                    group.gate.settled(progress, span, compacted.at)
-
     def _task_held(self, held: entry.TaskHeld) -> None:
         self.tasks.hold(held, self.sequence)
         self._count_held(held.queue, len(held.batch))
@@ -614,12 +592,3 @@ class DeliveryState:
                 if extent.flags & layout.PRIORITY:
                     for priority in extent.priorities_present():
                         group.offer(progress, priority)
-
-
-def priority_of(partition: Partition, offset: int) -> int:
-    """The priority of one message."""
-    if not partition.flags & layout.PRIORITY or offset < partition.start:
-        return DEFAULT
-    extent = partition.extent_at(offset)
-    priorities = extent.priorities()
-    return DEFAULT if priorities is None else int(priorities[offset - extent.first])

@@ -16,12 +16,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from penstock.batch.layout import DUE
-from penstock.delivery.core import DeliveryState, priority_of
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import AttemptsLost, Compacted, Entry, Leased, Push, Revived, Settled, Span
 from penstock.delivery.group import Group, Lane, Lease
 from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
-from penstock.delivery.log import Extent, Partition, Queue, ask_each, dues_of
+from penstock.delivery.log import Extent, Partition, Queue, ask_each, dues_of, priority_of
 from penstock.delivery.membership import State
 from penstock.delivery.phases import AFTER, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.batch.layout import DUE, plain_bytes
 from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
@@ -434,3 +435,12 @@ def create_queue_entries(
         entries.append(PartitionsAdded(number, 0, list(partitions)))
     entries.append(GroupSet(number, 0, DEFAULT_GROUP, now, []))
     return entries
+
+
+def priority_of(partition: Partition, offset: int) -> int:
+    """The priority of one message."""
+    if not partition.flags & layout.PRIORITY or offset < partition.start:
+        return limits.priority_default
+    extent = partition.extent_at(offset)
+    priorities = extent.priorities()
+    return limits.priority_default if priorities is None else int(priorities[offset - extent.first])

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.batch import layout
-from penstock.delivery.core import DeliveryState, priority_of
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Span
-from penstock.delivery.log import Extent, Partition
+from penstock.delivery.log import Extent, Partition, priority_of
 from penstock.delivery.phases import LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.model import Outcome
