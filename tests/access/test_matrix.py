@@ -88,8 +88,11 @@ GRANTED: dict[str, tuple[list[str], Granted]] = {
 STRANGERS = frozenset({"nobody", "wrong", "wrong-secret", "expired", "revoked", "deleted", "no-key"})
 # What no request that is allowed is answered with: errors of access, and what would mean that a row is wrong.
 MISTAKES = frozenset({"not_authorised", "not_authenticated", "bad_request", "invalid_field", "internal"})
-# Refused for what they ask: there is no master key, and no place for backups.
-UNCONFIGURED = {"get_data_keys", "rotate_data_key", "erase_data_keys", "rewrap_data_keys", "start_backup"}
+# Refused for what they ask: there is no master key, no place for backups, and no queue that is compacted.
+UNCONFIGURED = {
+    *("get_data_keys", "rotate_data_key", "erase_data_keys", "rewrap_data_keys"),
+    *("start_backup", "compact_queue"),
+}
 WRONG_MAX = 20  # that are listed
 IDENTITIES = (*GRANTED, *sorted(STRANGERS))
 
