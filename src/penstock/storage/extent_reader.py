@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.storage import parquet
 from penstock.storage.cache import ByteCache
+from penstock.storage.event_lookup import matching_rows
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import SegmentFile
 from penstock.storage.parquet import Column, Int64s, SegmentReader
@@ -77,6 +78,17 @@ class ExtentReader:
             values.append(column[inside])
             rows.append(offsets - extent.first_offset)
         return parquet.spread_column(np.concatenate(values), np.concatenate(rows), extent.count, name)
+
+    def offsets_with(self, extent: Extent, present: Sequence[Extent], column: str, text: str) -> list[int]:
+        """Offsets of `extent` whose `column` is this text."""
+        found: list[int] = []
+        for part in present:
+            file = self._file_of(part)
+            if self._reader.may_hold(file, part.row_group, column, text):
+                values = self._reader.read(file, part.row_group, [column])[column].slice(part.row, part.stored_rows)
+                inside, offsets = self._offsets(part, file, extent)
+                found += offsets[matching_rows(values.filter(pa.array(inside)), text)].tolist()
+        return found
 
     def _offsets(self, part: Extent, file: SegmentFile, extent: Extent) -> tuple[NDArray[np.bool_], Int64s]:
         """Which of the stored rows of `part` are about `extent`, and their offsets."""

@@ -41,7 +41,7 @@ from penstock.model import Freed
 from penstock.storage import compaction, parquet, retention, segment_audit
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
-from penstock.storage.event_lookup import EventLookup, matching_rows
+from penstock.storage.event_lookup import EventLookup
 from penstock.storage.extent_reader import ExtentReader, Moved, is_alike
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import (
@@ -142,15 +142,7 @@ class SegmentStore:
 
     def rows_with(self, extent: Extent, column: str, text: str) -> list[int]:
         """Offsets of `extent` whose `column`, key or trace_id, is this text."""
-
-        def search(present: Extent, file: SegmentFile) -> list[int]:
-            if not self._reader.may_hold(file, present.row_group, column, text):
-                return []
-            values = self._reader.read(file, present.row_group, [column])[column]
-            rows = matching_rows(values.slice(present.row, present.count), text)
-            return [extent.first_offset + row for row in rows]
-
-        return self._read(extent, search)
+        return self._read(extent, lambda present: self._extents.offsets_with(extent, present, column, text))
 
     def forget_loaded(self) -> None:
         """Drop what was loaded before: some of it can no longer be read."""
