@@ -224,11 +224,6 @@ def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = 
     output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
 
 
-<<<<<<< HEAD
-def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
-    groups = list(queue.groups.values())
-    oldest = min((group.oldest_unsettled_at for group in groups if group.oldest_unsettled_at is not None), default=None)
-=======
 def compact(
     broker: Broker,
     queue: Annotated[
@@ -244,10 +239,9 @@ def compact(
     output.done(what, msgspec.structs.asdict(freed), as_json=as_json)
 
 
-def _row(found: QueueStats, now: datetime) -> tuple[Any, ...]:
-    groups = list(found.groups.values())
-    oldest = min((each.oldest_unsettled_at for each in groups if each.oldest_unsettled_at is not None), default=None)
->>>>>>> e02ca0c (Compaction: documentation, command line, data of format 5)
+def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
+    groups = list(queue.groups.values())
+    oldest = min((group.oldest_unsettled_at for group in groups if group.oldest_unsettled_at is not None), default=None)
     return (
         queue.name,
         len(groups),
