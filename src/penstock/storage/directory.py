@@ -18,6 +18,7 @@ wrote it does not know the entries that its journal may hold now, and says so wh
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -90,15 +91,12 @@ def read_identity(disk: ReadableDisk) -> str:
 
 
 def write_marker(disk: Disk, shard_id: bytes, version: int = FORMAT, incarnation: str = "") -> None:
-    """Write the marker, or replace it. An incarnation that it has stays, and so does a newer format."""
-    if disk.exists(MARKER):
+    """Write the marker, or replace it. An incarnation that it has stays."""
+    if not incarnation and disk.exists(MARKER):
         with suppress(Damaged):
-            known = read_whole_marker(disk)
-            incarnation, version = incarnation or known.incarnation, max(version, known.format)
-    if incarnation:
-        version = max(version, FORMAT_RESTORED)
-    marker = Marker(version, shard_id.hex(), incarnation)
-    disk.write_whole(MARKER, msgspec.json.encode(marker) + b"\n")
+            incarnation = read_whole_marker(disk).incarnation
+    marker = Marker(max(version, FORMAT_RESTORED) if incarnation else version, shard_id.hex(), incarnation)
+    disk.write_whole(MARKER, json.dumps(msgspec.to_builtins(marker)).encode() + b"\n")
 
 
 def raise_format(disk: Disk, shard_id: bytes, version: int) -> None:
