@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues
+from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues, rollups
 from bench.measure import Row, Scale
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
@@ -24,6 +24,7 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "partitions rate": partitions.rates,
     "depth rate": depth.rates,
     "depth memory": depth.memory,
+    "rollups": rollups.cpu_share,
     "open journal": opening.full_journal_file,
     "open sealed": opening.sealed,
 }

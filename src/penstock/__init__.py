@@ -28,6 +28,7 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Receipt,
+    check_size,
 )
 from penstock.version import VERSION
 
@@ -125,7 +126,11 @@ def open(
     *,
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
+    journal_file_bytes: int | None = None,
+    journal_file_frames: int | None = None,
     journal_file_seconds: float | None = None,
+    compaction_seconds: float | None = None,
+    sealing: bool = True,
     task_retention_seconds: float = limits.task_retention_seconds,
     data_mode: str | None = None,
     audit: bool = False,
@@ -142,11 +147,12 @@ def open(
 
     `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
-    when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping. Tasks can
-    be looked up for `task_retention_seconds` after they are final. Other users cannot read the directory; a group can
-    with `data_mode="0750"`. None leaves a directory that others cannot read as it is. Queues with `encryption=True`
-    need a master key: `master_key` is a key file or its 32 bytes, `kms_command` a command and `keys` an object that
-    wrap and unwrap; without any, PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
+    when it has `journal_file_bytes` (64 MiB) or `journal_file_frames` (200,000) or is `journal_file_seconds` old; with
+    `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds` (10). Tasks can be looked up
+    for `task_retention_seconds` after they are final. A group can read the directory with `data_mode="0750"`; None
+    leaves one that others cannot read as it is. Queues with `encryption=True` need a `master_key` (a key file or 32
+    bytes), a `kms_command` or `keys`, or PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
+    `history=True` records metrics over time.
 
     `segments` keeps new Parquet files elsewhere: at `s3://bucket/prefix`, `gs://…`, `file:///path` or in a directory;
     "local" keeps them in the data directory again, None where they were kept last. Up to `segments_cache_bytes` of
@@ -154,13 +160,14 @@ def open(
     """
     from penstock.client.handles import Penstock
     from penstock.embedded.blocking import BlockingSession
-    from penstock.embedded.session import Session, segments_at
+    from penstock.embedded.session import Session, segments_at, upkeep_of
 
     session = Session(
         path,
         durability=durability,
         sync_seconds=sync_seconds,
-        journal_file_seconds=journal_file_seconds,
+        journal_file_bytes=check_size(journal_file_bytes, "journal_file_bytes", *limits.journal_file_bytes_range),
+        upkeep=upkeep_of(journal_file_frames, journal_file_seconds, compaction_seconds, sealing),
         task_retention_seconds=task_retention_seconds,
         data_mode=data_mode,
         audit=audit,

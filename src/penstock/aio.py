@@ -17,8 +17,8 @@ from penstock.client._async.queue import Queue
 from penstock.client.handles import AsyncPenstock as Penstock
 from penstock.clock import Clock
 from penstock.embedded.asynchronous import AsyncSession
-from penstock.embedded.session import Session, segments_at
-from penstock.model import Durability, check_path
+from penstock.embedded.session import Session, segments_at, upkeep_of
+from penstock.model import Durability, check_path, check_size
 from penstock.remote.settings import async_session, settings
 from penstock.seals import Wrapper
 
@@ -30,7 +30,11 @@ def open(
     *,
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
+    journal_file_bytes: int | None = None,
+    journal_file_frames: int | None = None,
     journal_file_seconds: float | None = None,
+    compaction_seconds: float | None = None,
+    sealing: bool = True,
     task_retention_seconds: float = limits.task_retention_seconds,
     data_mode: str | None = None,
     audit: bool = False,
@@ -50,7 +54,8 @@ def open(
         path,
         durability=durability,
         sync_seconds=sync_seconds,
-        journal_file_seconds=journal_file_seconds,
+        journal_file_bytes=check_size(journal_file_bytes, "journal_file_bytes", *limits.journal_file_bytes_range),
+        upkeep=upkeep_of(journal_file_frames, journal_file_seconds, compaction_seconds, sealing),
         task_retention_seconds=task_retention_seconds,
         data_mode=data_mode,
         audit=audit,

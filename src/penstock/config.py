@@ -58,6 +58,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: Port = 7712
     durability: Durability = "fsync"
     sync_ms: float = 50.0
+    journal_file_bytes: int = limits.journal_file_bytes
+    journal_file_frames: int = limits.journal_file_frames_max
+    journal_file_seconds: float = 0.0
+    compaction_seconds: float = 10.0
+    sealing: bool = True
     task_retention_seconds: float = limits.task_retention_seconds
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
@@ -120,6 +125,11 @@ EXPECTED: Final = {
     "grpc_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "durability": "'fsync', 'interval' or 'os'",
     "sync_ms": "milliseconds from 1 to 60000",
+    "journal_file_bytes": f"bytes from {limits.journal_file_bytes_range[0]} to {limits.journal_file_bytes_range[1]}",
+    "journal_file_frames": "a number from {} to {}".format(*limits.journal_file_frames_range),
+    "journal_file_seconds": "seconds from 0, for never, to 3162240000",
+    "compaction_seconds": "seconds from 0.1 to 86400",
+    "sealing": "true or false",
     "task_retention_seconds": "seconds from 0 to 3162240000",
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'debug', 'info', 'warning' or 'error'",
@@ -158,6 +168,10 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "http_port": (0, 65_535),
     "grpc_port": (0, 65_535),
     "sync_ms": (1, 60_000),
+    "journal_file_bytes": limits.journal_file_bytes_range,
+    "journal_file_frames": limits.journal_file_frames_range,
+    "journal_file_seconds": (0, limits.delay_seconds_max),
+    "compaction_seconds": (0.1, 86_400),
     "task_retention_seconds": (0, limits.delay_seconds_max),
     "slow_request_ms": (0, 3_600_000),
     "segments_cache_bytes": (0, limits.segments_cache_bytes_max),

@@ -34,6 +34,9 @@ batch_bytes_max: Final = 16 * MIB
 frame_bytes_max: Final = 32 * MIB
 journal_file_bytes: Final = 64 * MIB
 journal_file_frames_max: Final = 200_000
+# What may be configured.
+journal_file_bytes_range: Final = (1 * MIB, 1 * GIB)
+journal_file_frames_range: Final = (1_000, 10_000_000)
 journal_files_unsealed_max: Final = 16
 compression_threshold_bytes: Final = 16 * KIB
 compression_saving_min: Final = 0.05

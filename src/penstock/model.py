@@ -170,6 +170,11 @@ class Message:
         return self.content_type is ContentType.TOMBSTONE
 
 
+def _backoff(base_seconds: float, multiplier: float, max_seconds: float, jitter: float) -> dict[str, float]:
+    names = ("backoff_base_seconds", "backoff_multiplier", "backoff_max_seconds", "backoff_jitter")
+    return dict(zip(names, (base_seconds, multiplier, max_seconds, jitter), strict=True))
+
+
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """All options of a queue. Durations are seconds; `None` means unlimited or "as the shard says"."""
 
@@ -262,6 +267,26 @@ OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 
 
+# Backoffs of other systems, by name: what `backoff=` stands for.
+BACKOFFS: Final[dict[str, dict[str, float]]] = {
+    "rivetq": _backoff(0.1, 2.0, 60.0, 0.1),
+    "taskqueue": _backoff(5.0, 2.0, 3_600.0, 0.1),
+    "goqueue": _backoff(1.0, 2.0, 60.0, 0.0),
+}
+
+
+def with_backoff(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options with the numbers that a named backoff stands for; numbers beside the name count more."""
+    if "backoff" not in changes:
+        return changes
+    rest = dict(changes)
+    name = rest.pop("backoff")
+    preset = BACKOFFS.get(name) if isinstance(name, str) else None
+    if preset is None:
+        raise InvalidField(f"backoff: {shown(name)} is not one of {', '.join(BACKOFFS)}")
+    return {**preset, **rest}
+
+
 def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
     """Options from keyword arguments, over `base`; every refusal names the option."""
     options = check_option_values(_with_implied(changes, base), base)
@@ -277,6 +302,7 @@ def _with_implied(changes: Mapping[str, Any], base: QueueOptions | None) -> Mapp
 
 def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
     """Every value that is given is one for its option; whether they go together, `queue_options` knows."""
+    changes = with_backoff(changes)
     for name in changes:
         if name not in OPTION_NAMES:
             raise UnknownOption(f"{name!r} is not a queue option", hint=suggestion(str(name), OPTION_NAMES))
@@ -417,6 +443,13 @@ def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= greatest:
         raise InvalidField(f"{name}: {value!r} is not a number of seconds from 0 to {greatest:g}")
     return float(value)
+
+
+def check_size(value: Any, name: str, least: int, greatest: int) -> int | None:
+    """A whole number within a range, or None for the default."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest):
+        raise InvalidField(f"{name}: {value!r} is not a whole number from {least} to {greatest}")
+    return value
 
 
 def to_micros(value: Any, name: str) -> int:

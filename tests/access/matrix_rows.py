@@ -250,6 +250,7 @@ def broker_rows() -> list[Row]:
         Row("pin", export, call(ops.Pin("p", []))),
         Row("unpin", export, call(ops.Unpin("p"))),
         Row("seal", operate, call(ops.Seal()), ("POST", "/seal", None)),
+        Row("sync", operate, call(ops.Sync()), ("POST", "/sync", None)),
         Row("compact", operate, call(ops.Compact()), ("POST", "/compact", None)),
         Row("start_backup", operate, call(ops.StartBackup("none")), ("POST", "/backups", {"destination": "none"})),
         Row("get_backup", operate, call(ops.GetBackup()), ("GET", "/backups", None)),

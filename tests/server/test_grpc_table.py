@@ -75,6 +75,7 @@ LEFT_OUT: Final = {
     ops.NoteProgress: "progress travels with HeartbeatWorker",
     ops.AwaitNews: "news travel with HeartbeatWorker",
     ops.Info: "health and reflection say who answers",
+    ops.Sync: "for operators: HTTP and the command line",
     ops.Seal: "for operators: HTTP and the command line",
     **dict.fromkeys((ops.StartBackup, ops.GetBackup), "for operators: HTTP and the command line"),
     ops.Compact: "for operators: HTTP and the command line",

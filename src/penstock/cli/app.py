@@ -44,6 +44,7 @@ from penstock.cli.storage import doctor, verify
 from penstock.cli.tasks import enqueue
 from penstock.cli.top import top
 from penstock.cli.trace import trace
+from penstock.cli.upkeep import seal, sync
 from penstock.cli.worker import worker, workers
 
 app = typer.Typer(
@@ -75,7 +76,7 @@ app.add_typer(operations.app, name="operations", rich_help_panel="Tasks")
 _add("Watching and measuring", top, stats, metrics, history, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
-_add("Storage", doctor, verify)
+_add("Storage", seal, sync, doctor, verify)
 app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
 _add("Storage", backup.restore)
 app.add_typer(store.app, name="store", rich_help_panel="Storage")

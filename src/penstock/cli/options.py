@@ -21,7 +21,7 @@ import typer
 from penstock import units
 from penstock.cli import human
 from penstock.cli.exits import CommandError
-from penstock.model import QueueOptions
+from penstock.model import BACKOFFS, QueueOptions
 from penstock.units import seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -232,6 +232,7 @@ def priority(text: str) -> int | str:
 QUEUE_PANEL = "Queue options (docs/options.md)"
 TYPES: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(QueueOptions)}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(QueueOptions)}
+TYPES["backoff"] = Literal[tuple(BACKOFFS)] | None  # a name for four of them
 
 
 class QueueFlags(Flags):
@@ -245,7 +246,7 @@ class QueueFlags(Flags):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return [_parameter(name) for name in DEFAULTS]
+        return [_parameter(name) for name in (*DEFAULTS, "backoff")]
 
 
 def flag(name: str) -> str:
@@ -254,7 +255,7 @@ def flag(name: str) -> str:
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    about = f"{_choices(name)}[default: {shown(name, DEFAULTS[name])}]"
+    about = f"{_choices(name)}[default: {shown(name, DEFAULTS.get(name))}]"
     unit = {"seconds": "DURATION", "bytes": "SIZE"}.get(name.rpartition("_")[2], "VALUE")
     option = typer.Option(flag(name), metavar=unit, help=about, rich_help_panel=QUEUE_PANEL)
     annotation = Annotated[str | None, option]
@@ -289,7 +290,7 @@ def _words(name: str) -> list[str]:
 
 
 def _value(name: str, text: str) -> Any:
-    if isinstance(DEFAULTS[name], tuple):
+    if isinstance(DEFAULTS.get(name), tuple):
         return () if text.lower() == "none" else tuple(text.split(","))
     if text.lower() == "none" and "none" not in _words(name):
         return None
@@ -297,7 +298,7 @@ def _value(name: str, text: str) -> Any:
         return seconds(text)
     if name.endswith("_bytes"):
         return size_bytes(text)
-    if isinstance(DEFAULTS[name], bool):
+    if isinstance(DEFAULTS.get(name), bool):
         if text.lower() not in ("true", "false", "yes", "no"):
             raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="say true or false")
         return text.lower() in ("true", "yes")

@@ -49,6 +49,10 @@ _ABOUT: Final = {
     "grpc_port": ("PORT|off", "0 takes any free port."),
     "durability": ("WHAT", "fsync, interval or os."),
     "sync_ms": ("MS", "With interval: until the sync."),
+    "journal_file_bytes": ("BYTES", "A journal file of this size is full."),
+    "journal_file_frames": ("N", "So is one with this many frames."),
+    "journal_file_seconds": ("SECONDS", "And one of this age; 0: age does not matter."),
+    "compaction_seconds": ("SECONDS", "How often retention is applied."),
     "task_retention_seconds": ("SECONDS", "How long final tasks are kept."),
     "log_format": ("WHAT", "auto, json or console."),
     "log_level": ("WHAT", "debug, info, warning or error."),
@@ -81,6 +85,7 @@ _ABOUT: Final = {
 _SWITCHES: Final = {
     "replicated": "Refuse a store that no standby confirms.",
     "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
+    "sealing": "Seal full journal files without being asked.",
     "history": "Keep the history of the counters.",
     "profile": "Serve /debug/profile.",
 }

@@ -341,6 +341,13 @@ def _compact_queue(session: Session, call: ops.CompactQueue, who: Who) -> Reply:
     return session.keeper.compact_queue(call.queue), 0
 
 
+@handles(ops.Sync)
+def _sync(session: Session, call: ops.Sync, who: Who) -> Reply:
+    session.shard.require_open()
+    session.shard.journal.sync()
+    return session.shard.journal.durable_sequence, 0
+
+
 @handles(ops.Compact)
 def _compact(session: Session, call: ops.Compact, who: Who) -> Reply:
     session.shard.require_open()

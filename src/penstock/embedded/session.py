@@ -59,7 +59,7 @@ from penstock.shard.shard import Shard
 from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
 from penstock.shard.timeline import Timelines
-from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
+from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper, Upkeep
 from penstock.shard.waiters import Waiter
 from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_ENCRYPTED, raise_format, read_marker
 from penstock.storage.disk import Disk, RealDisk
@@ -76,17 +76,20 @@ Reply = TypeVar("Reply", LeaseReply, LeaseReplies)
 Watch = tuple[Waiter | SetWaiter, Group | None]  # a lease that waits; over several queues it has no one group
 
 segments_at = SegmentOptions.of  # where a session keeps its segments
+upkeep_of = Upkeep  # what a session does by itself
 
 
-def store_of(path: Path | str | None, disk: Disk | None, mode: int | None, file_bytes: int | None) -> Store | None:
+def store_of(
+    path: Path | str | None, disk: Disk | None, mode: int | None, file_bytes: int | None, file_frames: int | None
+) -> Store | None:
     """Where a shard is kept, by its path or URL; None when it is in memory."""
     if isinstance(path, str) and is_store_url(path):
         from penstock.postgres.store import PostgresStore  # late: most programs have a directory
 
-        return PostgresStore(path, file_bytes=file_bytes)
+        return PostgresStore(path, file_bytes=file_bytes, file_frames_max=file_frames)
     if path is None and disk is None:
         return None
-    return DirectoryStore(disk or RealDisk(path or ".", mode=mode), file_bytes)
+    return DirectoryStore(disk or RealDisk(path or ".", mode=mode), file_bytes, file_frames)
 
 
 class Session:
@@ -105,7 +108,7 @@ class Session:
         access: AccessStore | None = None,
         background: bool = True,
         journal_file_bytes: int | None = None,
-        journal_file_seconds: float | None = None,
+        upkeep: Upkeep = Upkeep(),  # noqa: B008 - it does not change
         task_retention_seconds: float = limits.task_retention_seconds,
         data_mode: str | None = None,
         audit: bool = False,
@@ -118,9 +121,6 @@ class Session:
         check_path(path)
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
-        file_us_max = None
-        if journal_file_seconds is not None:
-            file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")
         mode = check_mode(data_mode)
         rng = rng or random.SystemRandom()
@@ -128,10 +128,10 @@ class Session:
         self.key_ring: KeyRing | None = None  # None: there is no master key
         self._disk: Disk | None = None
         self.keeper: Storekeeper | None = None
-        self._store = store or store_of(path, disk, mode, journal_file_bytes)
+        self._store = store or store_of(path, disk, mode, journal_file_bytes, upkeep.journal_file_frames)
         self._open(clock, rng, durability, segments)
         if self.keeper is not None:
-            self.keeper.file_us_max = file_us_max
+            self.keeper.options = upkeep
         clock = self.clock
         self.access: AccessStore = access or AccessStore(self._disk, clock)
         self.files: StoredFiles = StoredFiles(self.shard, self._disk)

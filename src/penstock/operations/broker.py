@@ -35,6 +35,19 @@ class Seal(Operation[int], frozen=True):
 
 @operation(
     Action.OPERATE,
+    http="POST /sync",
+    route="sync_journal",
+    reply="sequence",
+)
+class Sync(Operation[int], frozen=True):
+    """Have the disk store everything so far; the sequence up to which the journal is durable.
+
+    With the durability `os` or `interval` a reply does not wait for the disk. This does.
+    """
+
+
+@operation(
+    Action.OPERATE,
     http="POST /compact",
     route="compact_segments",
 )

@@ -52,6 +52,7 @@ class PostgresStore:
         replicated: bool = False,
         membership: Membership | None = None,
         file_bytes: int | None = None,
+        file_frames_max: int | None = None,
     ) -> None:
         self.target = parse_store_url(url, password)
         self.node = node or f"{EMBEDDED}{os.getpid()}-{secrets.token_hex(4)}"
@@ -63,7 +64,8 @@ class PostgresStore:
         self._replicated = replicated
         self._membership = membership  # of the process, when it has one already
         self._own_membership: Membership | None = None
-        self._file_bytes = file_bytes
+        sizes = {"file_bytes": file_bytes, "file_frames_max": file_frames_max}
+        self._sizes = {name: size for name, size in sizes.items() if size is not None}
         self._known_durable = 0  # what somebody has seen confirmed
         self._journal: PostgresJournal | None = None
 
@@ -127,7 +129,6 @@ class PostgresStore:
     def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> PostgresJournal:
         """The journal; refused when it has less than anybody here has seen confirmed."""
         assert isinstance(self.disk, PostgresDisk)
-        sizes = {} if self._file_bytes is None else {"file_bytes": self._file_bytes}
         self._journal = journal = PostgresJournal(
             self.disk,
             self.fenced,
@@ -135,7 +136,7 @@ class PostgresStore:
             known_durable=max(known_durable, self._known_durable, self._marked()),
             unseal=unseal,
             clock=self._clock.inner,
-            **sizes,
+            **self._sizes,
         )
         self._clock.stalled_us = journal.stalled_us
         journal.on_mark = self._mark

@@ -76,6 +76,7 @@ class DiskStore:
         try:
             file.truncate(position)
             file.write_at(data, position)
+            file.sync()  # some disks store nothing before it
         finally:
             file.close()
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
+from penstock.model import Outcome
 from penstock.model_metrics import COUNTERS, GAUGES
 from penstock.rollups.slices import GRID_BUCKETS, Slice, new_slice
 from penstock.rollups.tiers import BROKER, ENDINGS, LATENCY_ROWS, OTHERS
@@ -22,22 +23,29 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Queue
     from penstock.shard.shard import Shard
 
-STEPS_MAX: Final = 4_096  # queues, groups and partitions that one look may cost
-SKETCHES_MAX: Final = 256  # queues whose latencies one look may compare
+STEPS_MAX: Final = 2_048  # queues, groups and partitions that one look may cost
+SKETCHES_MAX: Final = 64  # queues whose latencies one look may compare
 _ENDINGS: Final = tuple(tuple(map(int, outcomes)) for outcomes in ENDINGS.values())
+_NO_OUTCOMES: Final = [0] * (max(Outcome) + 1)
 _NOTHING: Final = (0,) * len(COUNTERS)
 
 
 def counters_of(queue: Queue) -> tuple[int, ...]:
     """The counters of a queue, in the order of `COUNTERS`, since some moment in the past."""
     groups = list(queue.groups.values())
-    pushed = sum(partition.end for partition in list(queue.partitions))
-    ended = (sum(group.outcomes[outcome] for group in groups for outcome in outcomes) for outcomes in _ENDINGS)
-    return (pushed, sum(group.delivered for group in groups), *ended)
+    pushed = sum([partition.end for partition in list(queue.partitions)])
+    if len(groups) == 1:
+        outcomes, delivered = groups[0].outcomes, groups[0].delivered
+    else:
+        outcomes = list(map(sum, zip(*(group.outcomes for group in groups), strict=True))) or _NO_OUTCOMES
+        delivered = sum(group.delivered for group in groups)
+    return (pushed, delivered, *[sum([outcomes[outcome] for outcome in ending]) for ending in _ENDINGS])
 
 
 def gauges_of(rows: Sequence[GroupRow]) -> tuple[tuple[int, ...], int]:
     """The gauges of a queue from its groups, in the order of `GAUGES`; its age is when the oldest was pushed."""
+    if len(rows) == 1:
+        return rows[0][:5], rows[0].oldest_at
     gauges = (
         sum(row.ready for row in rows),
         sum(row.leased for row in rows),
@@ -119,7 +127,8 @@ class Sampler:
                 continue
             steps += len(queue.partitions) * (1 + len(queue.groups))
             grown = self._compare(queue, seen, pace)
-            deltas[seen.id] = list(map(sum, zip(deltas.get(seen.id, _NOTHING), grown, strict=True)))
+            before = deltas.get(seen.id)  # of another queue that shares the row
+            deltas[seen.id] = grown if before is None else list(map(int.__add__, before, grown))
         return deltas
 
     def _new(self, queue: Queue) -> Seen:
@@ -137,7 +146,8 @@ class Sampler:
         rows = [group_row(group, pace) for group in list(queue.groups.values())]
         counters = counters_of(queue)
         # A group that was deleted takes its counts with it.
-        grown = [max(0, now - before) for now, before in zip(counters, seen.counters, strict=True)]
+        pairs = zip(counters, seen.counters, strict=True)
+        grown = [now - before if now > before else 0 for now, before in pairs]
         seen.counters = counters
         seen.gauges, seen.oldest_at = gauges_of(rows)
         return grown

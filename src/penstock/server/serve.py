@@ -31,7 +31,7 @@ from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.clock import SystemClock
 from penstock.config import Port, Settings
-from penstock.embedded.session import Session, segments_at
+from penstock.embedded.session import Session, segments_at, upkeep_of
 from penstock.errors import BadSettings, InvalidField, PenstockError
 from penstock.journal import outcome_unknown
 from penstock.server.identity import Identity
@@ -414,6 +414,13 @@ def open_with(settings: Settings, path: str | None, **options: Any) -> Session:
         path,
         durability=settings.durability,
         sync_seconds=settings.sync_ms / 1000,
+        journal_file_bytes=settings.journal_file_bytes,
+        upkeep=upkeep_of(
+            settings.journal_file_frames,
+            settings.journal_file_seconds or None,
+            settings.compaction_seconds,
+            settings.sealing,
+        ),
         task_retention_seconds=settings.task_retention_seconds,
         audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
         master_key=settings.master_key or None,

@@ -75,11 +75,12 @@ class Store(Protocol):
 class DirectoryStore:
     """A data directory, locked while it is open."""
 
-    def __init__(self, disk: Disk, file_bytes: int | None = None) -> None:
+    def __init__(self, disk: Disk, file_bytes: int | None = None, file_frames_max: int | None = None) -> None:
         self.disk = disk
         self.own_disk: Disk | None = disk
         self.term = 0
-        self._file_bytes = file_bytes
+        sizes = {"file_bytes": file_bytes, "file_frames_max": file_frames_max}
+        self._sizes = {name: size for name, size in sizes.items() if size is not None}
 
     def open(self) -> bytes:
         return open_directory(self.disk)
@@ -88,8 +89,7 @@ class DirectoryStore:
         return clock or SystemClock()
 
     def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> Journal:
-        sizes = {} if self._file_bytes is None else {"file_bytes": self._file_bytes}
-        return FileJournal(self.disk, shard_id, known_durable=known_durable, unseal=unseal, **sizes)
+        return FileJournal(self.disk, shard_id, known_durable=known_durable, unseal=unseal, **self._sizes)
 
     def opened(self) -> list[Entry]:
         return []

@@ -17,15 +17,18 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
+from penstock import limits
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import FOREVER
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.timers import needs_delays
 from penstock.delivery.upkeep import archived_of, floors_of
-from penstock.errors import Closed, PenstockError
+from penstock.errors import Closed, InvalidField, PenstockError
 from penstock.journal import JournalFile
-from penstock.model import AUDIT_QUEUE, Freed
+from penstock.model import AUDIT_QUEUE, Freed, check_seconds, check_size
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
 from penstock.shard.compaction import Compactor
 from penstock.storage.extents import Extent as SealedExtent
@@ -131,6 +134,31 @@ class Sleeper:
         )
 
 
+class Upkeep(msgspec.Struct, frozen=True):
+    """How a shard is kept: when a journal file counts as full although it has room, and what is done by itself."""
+
+    journal_file_frames: int | None = None  # None: as many as fit
+    journal_file_seconds: float | None = None  # None: age does not matter
+    compaction_seconds: float | None = None  # between two rounds of retention; None: with every housekeeping
+    sealing: bool = True  # full files are sealed without being asked
+
+    def __post_init__(self) -> None:
+        check_size(self.journal_file_frames, "journal_file_frames", *limits.journal_file_frames_range)
+        for name in ("journal_file_seconds", "compaction_seconds"):
+            if getattr(self, name) is not None:
+                check_seconds(getattr(self, name), name)
+        if not isinstance(self.sealing, bool):
+            raise InvalidField(f"sealing: {self.sealing!r} is neither true nor false")
+
+    @property
+    def file_us_max(self) -> int | None:
+        return None if self.journal_file_seconds is None else round(self.journal_file_seconds * 1_000_000)
+
+    @property
+    def compaction_us(self) -> int:
+        return round((self.compaction_seconds or 0) * 1_000_000)
+
+
 class Timekeeper:
     """Lets time happen while nobody calls."""
 
@@ -196,7 +224,8 @@ class Storekeeper:
         self.before_removal: Callable[[int], object] = lambda sequence: None
         self.before_audit_removal: Callable[[int], object] = lambda start: None  # its records before this offset go
         self.identify_tasks: Identify | None = None  # which tasks messages are, for the sealed table
-        self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
+        self.options = Upkeep()
+        self._compacted_at: int | None = None
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
         self._is_over = False
@@ -216,18 +245,21 @@ class Storekeeper:
         """One round of housekeeping."""
         duties = [self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room]
         do_all([*duties, self.compact_due])
-        return HOUSEKEEPING_SECONDS
+        return min(HOUSEKEEPING_SECONDS, self.options.compaction_seconds or HOUSEKEEPING_SECONDS)
 
     def _watch_journal(self) -> None:
         journal = self._shard.journal
         journal.check_space()
-        if self.file_us_max is not None and self._shard.clock.monotonic() - self._file_since >= self.file_us_max:
+        if (age := self.options.file_us_max) is not None and self._shard.clock.monotonic() - self._file_since >= age:
             journal.rotate()
         journal.mark()
 
     def _make_room(self) -> None:
-        if self.retain().messages_removed:
-            self._rewrite()
+        now = self._shard.clock.monotonic()
+        if self._compacted_at is None or now - self._compacted_at >= self.options.compaction_us:
+            self._compacted_at = now
+            if self.retain().messages_removed:
+                self._rewrite()
 
     def sweep_staged(self) -> int:
         """Remove staged files that are old and needed by no batch of a sink; how many."""
@@ -239,6 +271,8 @@ class Storekeeper:
     # sealing
 
     def _seal_full(self) -> None:
+        if not self.options.sealing:
+            return
         try:
             self.seal()
         except Exception:
@@ -304,7 +338,8 @@ class Storekeeper:
 
     def _rotated(self) -> None:
         self._file_since = self._shard.clock.monotonic()
-        is_helped, journal = self._seals and self.sleeper.is_running, self._shard.journal
+        journal = self._shard.journal
+        is_helped = self._seals and self.options.sealing and self.sleeper.is_running
         if is_helped and len(journal.full_files()) >= journal.files_unsealed_max:
             self._shard.throttle.clear()
         self.sleeper.wake()

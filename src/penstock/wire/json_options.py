@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from penstock import limits
-from penstock.model import OPTION_RANGES, QueueOptions
+from penstock.model import BACKOFFS, OPTION_RANGES, QueueOptions
 from penstock.wire.json_shapes import json_name, new_struct
 
 _SECONDS: Final = "_seconds"
@@ -29,6 +29,7 @@ def _type_of(option: str, hint: Any) -> Any:
     return limited | None if type(None) in kinds else limited
 
 
+_BACKOFF: Any = Literal[tuple(BACKOFFS)]
 _HINTS: Final = get_type_hints(QueueOptions)
 _TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in OPTION_NAMES.items()}
 
@@ -36,7 +37,10 @@ _TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in OPTI
 OptionsChange: Any = new_struct(
     "OptionsChange",
     "Options of a queue to set (docs/options.md); durations in milliseconds.",
-    [(name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()],
+    [
+        *((name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()),
+        ("backoff", _BACKOFF | msgspec.UnsetType, UNSET),  # stands for four of them
+    ],
     kw_only=True,
     forbid_unknown_fields=True,
     namespace={"holds_queue_options": True},  # so that an unknown one is called an option
@@ -55,7 +59,7 @@ QueueView: Any = new_struct("QueueView", "A queue and all its options.", [("name
 
 def changes_of(options: Struct) -> dict[str, Any]:
     """The options that a request sets, as Python names them."""
-    values = {option: getattr(options, name) for name, option in OPTION_NAMES.items()}
+    values = {option: getattr(options, name) for name, option in {**OPTION_NAMES, "backoff": "backoff"}.items()}
     return {option: _seconds(option, value) for option, value in values.items() if value is not UNSET}
 
 

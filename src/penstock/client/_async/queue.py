@@ -524,6 +524,10 @@ class Queues:
         """
         return await run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
 
+    async def sync(self) -> int:
+        """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
+        return await self._session.execute(ops.Sync())
+
     async def compact(self) -> Freed:
         """Apply retention now; what it freed."""
         return await self._session.execute(ops.Compact())

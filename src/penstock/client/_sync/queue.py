@@ -525,6 +525,10 @@ class Queues:
         """
         return run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
 
+    def sync(self) -> int:
+        """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
+        return self._session.execute(ops.Sync())
+
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""
         return self._session.execute(ops.Compact())
