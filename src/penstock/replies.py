@@ -109,6 +109,14 @@ def leases_of(reply: Any) -> Sequence[LeaseReply]:
     return (reply,) if isinstance(reply, LeaseReply) else ()
 
 
+class PushFailure(msgspec.Struct, array_like=True, frozen=True):
+    """Why a message of a push was not stored, as an error travels."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
 class PushReply(msgspec.Struct, frozen=True):
     """Where each row of a pushed batch went. `rows` is the partition number of each row, as the journal has it."""
 
@@ -116,9 +124,31 @@ class PushReply(msgspec.Struct, frozen=True):
     count: int
     parts: Sequence[tuple[str, int, int, Int64s | None]]  # partition, accepted rows, first offset, rows (None: all)
     duplicates: Mapping[int, MessageId]
+    failures: Mapping[int, PushFailure] = {}  # rows that were skipped
+
+    def among(self, rows: Sequence[int], count: int, failures: Mapping[int, PushFailure]) -> PushReply:
+        """This reply as that of a larger push: its rows are these of `count`, and some more failed."""
+        if len(rows) == count:
+            return msgspec.structs.replace(self, failures={**self.failures, **failures})
+        places = np.array(rows, np.int64)
+        parts = [
+            (partition, accepted, first, places if where is None else places[where])
+            for partition, accepted, first, where in self.parts
+        ]
+        # A row repeated within the batch names the row that came first.
+        duplicates = {
+            rows[row]: id if id.partition else MessageId(id.queue, "", rows[id.offset])
+            for row, id in self.duplicates.items()
+        }
+        known = {rows[row]: failure for row, failure in self.failures.items()}
+        return PushReply(self.queue, count, parts, duplicates, {**known, **failures})
 
     def ids(self) -> list[MessageId]:
-        """One id per row, in order; a duplicate has the id of the message that came first."""
+        """One id per row that did not fail, in order; a duplicate has the id of the message that came first."""
+        return [id for id in self.places() if id is not None]
+
+    def places(self) -> Sequence[MessageId | None]:
+        """One id per row, in order; None for one that failed."""
         if len(self.parts) == 1 and not self.duplicates:
             ((partition, accepted, first, rows),) = self.parts
             if rows is None and accepted == self.count:
@@ -131,7 +161,7 @@ class PushReply(msgspec.Struct, frozen=True):
         for row, known in self.duplicates.items():
             # A row repeated within the batch points at the row that came first.
             ids[row] = known if known.partition else ids[known.offset]
-        return [id for id in ids if id is not None]
+        return ids
 
 
 class Membership(msgspec.Struct, frozen=True):

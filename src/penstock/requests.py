@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence
 QueueOrder = Literal["fair", "listed"]
+OnError = Literal["fail", "skip"]  # of a push
 
 
 class SinkCommit(msgspec.Struct, frozen=True):

@@ -178,3 +178,18 @@ def test_a_pipe_that_pauses_is_not_waited_for():
     os.close(writer)
     reading.join(60)
     assert [line for lines in found for line in lines] == [b"one", b"two", b"three"]
+
+
+def test_lines_that_cannot_be_pushed_are_skipped_and_named(ps, run, tmp_path):
+    ps.create_queue("mail", ordering="partition")
+    file = tmp_path / "lines"
+    file.write_text('{"payload": 1}\nno json\n\n{"payload": 2, "priority": 200}\n{"payload": 3}\n')
+
+    skipped = run("push", "mail", "--json-lines", "--file", str(file), "--on-error", "skip")
+
+    assert skipped.code == 1
+    assert "pushed 2 messages" in skipped.out
+    assert "line 2: " in skipped.err
+    assert "line 4: invalid_field: priority" in skipped.err
+    assert ps.queue("mail").lease(10).payloads() == [b"1", b"3"]
+    assert run("push", "mail", "--json-lines", "--file", str(file)).code == 1

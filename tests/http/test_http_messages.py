@@ -280,3 +280,32 @@ def test_single_messages_of_both_kinds_that_come_together_keep_their_kind(server
 
     contents = {message.get("payload") or message.get("payload_base64") for message in server.lease("mail")}
     assert contents == {1, "AAE="}
+
+
+def test_a_push_that_skips_says_of_each_message_what_became_of_it(server):
+    messages = [
+        {"payload": 1},
+        {"payload": 2, "priority": "urgent"},
+        {"payload_base64": "###"},
+        {"payload": 3, "dedup_key": "k"},
+        {"payload": 4, "dedup_key": "k"},
+        {"payload": 5, "unknown": True},
+        "no object",
+        {"key": "no payload"},
+        {"payload": 6, "partition": 9},
+    ]
+    response = server.http.post(PUSH, json={"messages": messages, "on_error": "skip"})
+    results = response.json()["results"]
+
+    assert response.status_code == 201
+    assert [result["status"] for result in results] == [
+        *("queued", "failed", "failed", "queued", "duplicate", "failed", "failed", "failed", "failed"),
+    ]
+    assert [results[row]["id"] for row in (0, 3, 4)] == ["mail/0/0", "mail/0/1", "mail/0/1"]
+    assert all(result["error"]["code"] and result["error"]["message"] for result in results if "error" in result)
+    assert "priority" in results[1]["error"]["message"]
+    assert "messages" not in results[1]["error"]["message"]
+    assert server.http.post(PUSH, json={"messages": messages}).status_code == 400
+    assert server.http.post(PUSH, json={"messages": messages, "on_error": "fail"}).status_code == 400
+    assert server.http.post(PUSH, json={"messages": messages, "on_error": "later"}).status_code == 400
+    assert len(server.lease("mail")) == 2

@@ -617,6 +617,22 @@ FAULTS: Final = (
         ("tests/broker/test_lease_queues.py",),
     ),
     Fault(
+        "failures-forgotten",
+        "a push of which some messages failed is decided anew when it is sent again",
+        "shard/shard.py",
+        "        if producer is not None and (failures or (decided.duplicates and entries)):\n",
+        "        if producer is not None and decided.duplicates and entries:\n",
+        ("tests/delivery/test_partial_pushes.py",),
+    ),
+    Fault(
+        "skip-ignores-room",
+        "a push that skips what cannot be stored is refused as a whole when the queue is nearly full",
+        "delivery/partial_push.py",
+        "    return new[room:]\n",
+        "    return new\n",
+        ("tests/behaviour/test_push_results.py",),
+    ),
+    Fault(
         "wrong-keys-without-limit",
         "whoever sends wrong keys may send as many as they like",
         "broker/logins.py",

@@ -240,3 +240,15 @@ async def test_several_queues_are_leased_and_streamed_from():
         assert [delivery.id for delivery in delivered.deliveries] == ["shop.a/0/1"]
         assert "order" in refused.value.details()
         assert "queue" in unclear.value.details()
+
+
+@on_uvloop
+async def test_a_push_that_skips_says_of_each_message_what_became_of_it():
+    async with serving() as stub:
+        messages = [pb.NewMessage(payload=b"1"), pb.NewMessage(payload=b"2", priority=999), pb.NewMessage(payload=b"3")]
+        pushed = await stub.Push(pb.PushRequest(queue="q", messages=messages, on_error=pb.ON_ERROR_SKIP))
+        plain = await stub.Push(pb.PushRequest(queue="q", payloads=[b"4"], on_error=pb.ON_ERROR_SKIP))
+
+        assert list(pushed.ids) == ["q/0/0", "", "q/0/1"]
+        assert [(failure.place, failure.error.code) for failure in pushed.failures] == [(1, "invalid_field")]
+        assert list(plain.ids) == ["q/0/2"]

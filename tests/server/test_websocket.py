@@ -348,3 +348,17 @@ async def test_a_subscription_to_several_queues_delivers_from_each():
 
         assert [first["messages"][0]["id"], second["messages"][0]["id"]] == ["shop.a/0/0", "shop.new/0/0"]
         assert "queue" in refused["error"]["message"]
+
+
+@on_uvloop
+async def test_a_push_that_skips_says_of_each_message_what_became_of_it():
+    async with serving() as (_, _, talk), talk() as client:
+        messages = [{"payload": 1}, {"payload": 2, "priority": 999}, {"payload": 3}]
+        pushed = await client.ask("push", "pushed", id=1, queue="q", messages=messages, on_error="skip")
+        refused = await client.ask("push", "error", id=2, queue="q", messages=messages, on_error="fail")
+        wrong = await client.ask("push", "error", id=3, queue="q", messages=messages[:1], on_error="later")
+
+        assert [result["status"] for result in pushed["results"]] == ["queued", "failed", "queued"]
+        assert "priority" in pushed["results"][1]["error"]["message"]
+        assert refused["error"]["code"] == "invalid_field"
+        assert "on_error" in wrong["error"]["message"]

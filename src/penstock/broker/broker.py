@@ -130,27 +130,31 @@ class Broker:
         durability: Durability | None,
         producer: Producer | None,
         on_reply: OnReply,
+        *,
+        skips: bool = False,
     ) -> None:
-        """A batch that was checked; `on_reply(PushReply)`."""
+        """A batch that was checked; `on_reply(PushReply)`. With `skips`, those of its messages that can be stored."""
         refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
             on_reply(refused)
             return
         if self.is_holding:
-            self.hold(partial(self.push, client, queue, batch, partition, durability, producer, on_reply))
+            self.hold(partial(self.push, client, queue, batch, partition, durability, producer, on_reply, skips=skips))
             return
         started = self.clock.monotonic()
         self.flush()
         answer = answer_of(
             lambda: self.shard.push(
-                queue, batch, partition, durability, own_producer(client, producer), client.identity
+                queue, batch, partition, durability, own_producer(client, producer), client.identity, skips=skips
             )
         )
         if isinstance(answer, PenstockError):
             on_reply(self.count(queue, answer))
             return
         reply, ticket = answer
-        self.meter.pushed(queue, client.protocol, batch.count, batch.payload_bytes)
+        self.meter.pushed(queue, client.protocol, batch.count - len(reply.failures), batch.payload_bytes)
+        for code in {failure.code for failure in reply.failures.values()}:
+            self.meter.refused(queue, code)
         self.confirmer.after(ticket, partial(self.timed, "push", started, on_reply), reply)
 
     def _stored(self, kind: Kind, messages: int, nbytes: int) -> None:
@@ -361,10 +365,12 @@ class Broker:
         partition: PartitionChoice = None,
         durability: Durability | None = None,
         producer: Producer | None = None,
+        *,
+        skips: bool = False,
     ) -> PushReply:
         """`push`, awaited."""
         reply: PushReply = await self._awaited(
-            partial(self.push, client, queue, batch, partition, durability, producer)
+            partial(self.push, client, queue, batch, partition, durability, producer, skips=skips)
         )
         return reply
 

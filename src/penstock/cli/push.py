@@ -46,7 +46,8 @@ READ_BYTES: Final = 64 * 1024
 BATCH_BYTES: Final = 4 * 1024 * 1024
 
 Lines = tuple[list[bytes], int]  # some lines, and the bytes read so far
-Messages = tuple[list[Message], int]
+Messages = tuple[list[Message], int, list[int]]  # messages, the bytes read so far, and the lines of the messages
+Bad = list[tuple[int, str]]  # lines that could not be pushed, and why
 
 # What a message that was printed says beyond what can be pushed.
 PRINTED: Final = {"id", "pushed_at", "available_at", "expires_at", "group", "attempt", "receipt", "lease_id"}
@@ -111,21 +112,31 @@ def _has_more(source: BinaryIO) -> bool:
 
 def messages_from_lines(chunks: Iterator[Lines], kind: Kind | None, options: dict[str, Any]) -> Iterator[Messages]:
     """A message of each line."""
+    first = 1
     for lines, bytes_read in chunks:
-        yield [message_of(line, kind, options) for line in lines], bytes_read
+        numbers = list(range(first, first + len(lines)))
+        yield [message_of(line, kind, options) for line in lines], bytes_read, numbers
+        first += len(lines)
 
 
-def messages_from_json(chunks: Iterator[Lines], options: dict[str, Any]) -> Iterator[Messages]:
-    """The message that each line describes; empty lines are passed over."""
+def messages_from_json(chunks: Iterator[Lines], options: dict[str, Any], bad: Bad | None = None) -> Iterator[Messages]:
+    """The message that each line describes; empty lines are passed over, and wrong ones noted if `bad` is there."""
     number = 0
     for lines, bytes_read in chunks:
-        messages = []
+        messages, numbers = [], []
         for line in lines:
             number += 1
-            if line.strip():
+            if not line.strip():
+                continue
+            try:
                 messages.append(_message(line, number, options))
+                numbers.append(number)
+            except CommandError as error:
+                if bad is None:
+                    raise
+                bad.append((number, str(error).removeprefix(f"line {number}: ")))
         if messages:
-            yield messages, bytes_read
+            yield messages, bytes_read, numbers
 
 
 def _message(line: bytes, number: int, options: dict[str, Any]) -> Message:
@@ -220,6 +231,10 @@ def push(
     batch: Annotated[
         int, typer.Option(min=1, max=100_000, help="Messages in one request.", rich_help_panel=LINES)
     ] = 1000,
+    on_error: Annotated[
+        Literal["fail", "skip"],
+        typer.Option(help="'skip' pushes what can be stored, and says which lines failed.", rich_help_panel=LINES),
+    ] = "fail",
     ids: Annotated[bool, typer.Option("--ids", help="Print the id of each message.", rich_help_panel=LINES)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -235,8 +250,9 @@ def push(
             _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
             return
         chunks = batches(source, batch)
-        made = messages_from_json(chunks, options) if json_lines else messages_from_lines(chunks, kind, options)
-        _push_many(ps, queue, made, _bytes_in(file), ids=ids, as_json=as_json)
+        bad: Bad | None = [] if on_error == "skip" else None
+        made = messages_from_json(chunks, options, bad) if json_lines else messages_from_lines(chunks, kind, options)
+        _push_many(ps, queue, made, _bytes_in(file), bad, ids=ids, as_json=as_json)
 
 
 @contextmanager
@@ -276,14 +292,25 @@ def _push_one(ps: Penstock, queue: str, message: Message, *, as_json: bool) -> N
         output.write_plain(id if status == "queued" else f"{id} (a duplicate: nothing was stored)")
 
 
-def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids: bool, as_json: bool) -> None:
+def _push_many(
+    ps: Penstock,
+    queue: str,
+    chunks: Iterator[Messages],
+    total: int | None,
+    bad: Bad | None,
+    *,
+    ids: bool,
+    as_json: bool,
+) -> None:
     """Batch by batch, telling how far it is; an error says how much was done before."""
     pushed = duplicates = 0
     try:
-        with output.progress(f"pushing to {queue}", is_shown=not ids) as on_progress:
-            for messages, bytes_read in chunks:
-                result = ps.queue(queue).push_many(messages)
-                pushed += len(result) - len(result.duplicates)
+        with output.progress(f"pushing to {queue}", is_shown=not ids) as tell:
+            for messages, bytes_read, lines in chunks:
+                result = ps.queue(queue).push_many(messages, on_error="fail" if bad is None else "skip")
+                if bad is not None:
+                    bad += [(lines[row], f"{error.code}: {error.message}") for row, error in result.failures.items()]
+                pushed += len(result.ids) - len(result.duplicates)
                 duplicates += len(result.duplicates)
                 on_progress(bytes_read, total)
                 if ids:
@@ -295,16 +322,29 @@ def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids:
             if hasattr(error, "message"):
                 error.message += done
         raise
-    if ids:
-        return
-    also = f", {plural(duplicates, 'duplicate')} left out" if duplicates else ""
-    value = {"queue": queue, "pushed": pushed, "duplicates": duplicates}
-    output.done(f"pushed {plural(pushed, 'message')} to {queue}{also}", value, as_json=as_json)
+    if not ids:
+        also = f", {plural(duplicates, 'duplicate')} left out" if duplicates else ""
+        value = {"queue": queue, "pushed": pushed, "duplicates": duplicates}
+        if bad is not None:
+            value["failed"] = [{"line": line, "error": why} for line, why in sorted(bad)]
+        output.done(f"pushed {plural(pushed, 'message')} to {queue}{also}", value, as_json=as_json)
+    if bad:
+        _refuse(bad, is_listed=ids or not as_json)
+
+
+def _refuse(bad: Bad, *, is_listed: bool) -> None:
+    """Say which lines failed, and end with an error."""
+    if is_listed:
+        for line, why in sorted(bad):
+            sys.stderr.write(f"line {line}: {why}\n")
+    raise CommandError(f"{plural(len(bad), 'line')} could not be pushed", hint="repair them, and push those again")
 
 
 def _write_ids(result: Any, *, as_json: bool) -> None:
-    for id, status in zip(result.ids, result.statuses, strict=True):
+    for item in result.items:
+        if item.error is not None:
+            continue
         if as_json:
-            output.write_json_line({"id": str(id), "status": status})
+            output.write_json_line({"id": str(item.id), "status": item.status})
         else:
-            output.write_plain(str(id))
+            output.write_plain(str(item.id))

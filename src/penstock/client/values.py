@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -14,14 +14,23 @@ from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.envelopes import push_ranges
-from penstock.errors import Closed, InvalidField
+from penstock.errors import Closed, InvalidField, PenstockError
 from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt, check_name, check_seconds, to_datetime
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReply, Piece, PushFailure, PushReply
 from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation, Settling
+from penstock.wire.errors import ErrorReply, to_error
 
 _receipt_of: Final[Callable[[tuple[str, str, int, int, int]], Receipt]] = partial(tuple.__new__, Receipt)  # hot
 LEFT: Final = Settling(Outcome.RETRIED, None, "the consumer left its loop before this delivery was acknowledged")
+
+
+class PushItem(NamedTuple):
+    """What became of one item of a push."""
+
+    status: Literal["queued", "duplicate", "failed"]
+    id: MessageId | None  # a duplicate has the id of the message that came first
+    error: PenstockError | None
 
 
 class PushResult:
@@ -35,8 +44,22 @@ class PushResult:
 
     @cached_property
     def ids(self) -> list[MessageId]:
-        """One id per item, in order."""
+        """One id per item, in order; items that failed have none and are left out."""
         return self._reply.ids()
+
+    @cached_property
+    def failures(self) -> dict[int, PenstockError]:
+        """Which items failed, and why: by their places in the list that was pushed. Empty unless `on_error="skip"`."""
+        return {row: _error_of(failure) for row, failure in sorted(self._reply.failures.items())}
+
+    @property
+    def items(self) -> list[PushItem]:
+        """What became of each item, in order."""
+        failures = self.failures
+        return [
+            PushItem(status, id, failures.get(row))  # type: ignore[arg-type]
+            for row, (status, id) in enumerate(zip(self.statuses, self._reply.places(), strict=True))
+        ]
 
     @property
     def duplicates(self) -> list[int]:
@@ -45,11 +68,21 @@ class PushResult:
 
     @property
     def statuses(self) -> list[str]:
-        """`queued` or `duplicate` for each item."""
-        return ["duplicate" if row in self._reply.duplicates else "queued" for row in range(self._reply.count)]
+        """`queued`, `duplicate` or `failed` for each item."""
+        statuses = ["queued"] * self._reply.count
+        for row in self._reply.duplicates:
+            statuses[row] = "duplicate"
+        for row in self._reply.failures:
+            statuses[row] = "failed"
+        return statuses
 
     def __repr__(self) -> str:
-        return f"<PushResult {len(self)} items, {len(self._reply.duplicates)} duplicates>"
+        failed = f", {len(self._reply.failures)} failed" if self._reply.failures else ""
+        return f"<PushResult {len(self)} items, {len(self._reply.duplicates)} duplicates{failed}>"
+
+
+def _error_of(failure: PushFailure) -> PenstockError:
+    return to_error(ErrorReply(failure.code, failure.message, failure.hint))
 
 
 D = TypeVar("D", bound="BaseDelivery")

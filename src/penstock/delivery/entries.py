@@ -192,8 +192,14 @@ class ProducerSet(msgspec.Struct, array_like=True, tag_field="kind", tag=13):
     queue: int = 0  # no queue: ids start at 1
 
 
+Failure = tuple[str, str, str, list[int]]  # code, message, hint, and the rows that failed with it
+
+
 class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
-    """The reply to a producer for this frame, when its pushes do not say all of it: the ids of each push."""
+    """The reply to a producer for this frame, when its pushes do not say all of it: the ids of each push.
+
+    Of a push alone also which rows were duplicates, and which failed: those have no id. Older versions pass both over.
+    """
 
     queue: int  # 0: a transaction
     producer: int
@@ -201,6 +207,8 @@ class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
     producer_sequence: int
     at: int
     pushes: list[list[IdRun]]
+    duplicates: list[int] = []
+    failures: list[Failure] = []
 
 
 class SinkCommitted(msgspec.Struct, array_like=True, tag_field="kind", tag=15):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nsmallest
@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from penstock import limits
-from penstock.delivery.entries import Answered, IdRun, Int32s, Part, Produced, ProducerSet, Push
+from penstock.delivery.entries import Answered, Failure, IdRun, Int32s, Part, Produced, ProducerSet, Push
 from penstock.errors import InvalidField, ProducerFenced
 from penstock.model import MessageId, check_name, owned
 from penstock.requests import Producer
@@ -53,6 +53,8 @@ class Answer(msgspec.Struct, array_like=True):
     rows: bytes = b""  # partition of each row, as integers of `width` bytes, when there are several
     width: int = 4
     pushes: list[list[IdRun]] = []
+    duplicates: list[int] = []
+    failures: list[Failure] = []
 
     def row_array(self) -> Int32s | None:
         return np.frombuffer(self.rows, f"<i{self.width}").astype(np.int32) if self.rows else None
@@ -169,7 +171,8 @@ class Producers:
     def apply_answer(self, answered: Answered, frame: int) -> None:
         """A transaction, or a push with duplicates: its ids in full."""
         producer = (answered.producer, answered.epoch, answered.producer_sequence)
-        self._apply(producer, answered.at, frame, answered.queue, Answer([], pushes=answered.pushes))
+        answer = Answer([], pushes=answered.pushes, duplicates=answered.duplicates, failures=answered.failures)
+        self._apply(producer, answered.at, frame, answered.queue, answer)
 
     def apply_coalesced(self, produced: Produced, frame: int) -> None:
         """Single messages of many producers were pushed as one batch."""
@@ -295,6 +298,24 @@ def answered(queue: int, producer: Producer, now: int, pushes: Iterable[Sequence
     """The entry that remembers the ids of each push."""
     id, epoch, sequence = producer
     return Answered(queue, id, epoch, sequence, now, [_runs_of(ids) for ids in pushes])
+
+
+def answered_push(
+    queue: int,
+    producer: Producer,
+    now: int,
+    ids: Sequence[MessageId],
+    duplicates: Iterable[int],
+    failures: Mapping[int, tuple[str, str, str]],
+) -> Answered:
+    """The entry that remembers the reply to one push, item by item; a failure is a code, a message and a hint."""
+    entry = answered(queue, producer, now, [ids])
+    entry.duplicates = sorted(duplicates)
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row, failure in sorted(failures.items()):
+        rows.setdefault(failure, []).append(row)
+    entry.failures = [(*failure, places) for failure, places in rows.items()]
+    return entry
 
 
 def answer_bytes_max(queue: Queue, push: Push) -> int:

@@ -128,7 +128,7 @@ def decide_push(
     else:
         rows, entries = _rows(queue, batch, partition, ahead)
         if batch.flags & layout.DEDUP_KEY and not is_promised:
-            duplicates = _duplicates(queue, batch, now, ahead)
+            duplicates = duplicates_of(queue, batch, now, ahead)
         if duplicates:
             rows = np.array(rows if rows.size > 1 else np.full(batch.count, rows[0]), np.int32)
             rows[list(duplicates)] = -1
@@ -214,7 +214,12 @@ def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: d
     return added.setdefault(text, len(queue.partitions) + len(made) + len(added))
 
 
-def _duplicates(queue: Queue, batch: Batch, now: int, ahead: FramePushes | None) -> dict[int, MessageId]:
+def check_partition(queue: Queue, name: int | str | None) -> None:
+    """Refuse a partition that the queue neither has nor makes."""
+    _number(queue, name, {}, {})
+
+
+def duplicates_of(queue: Queue, batch: Batch, now: int, ahead: FramePushes | None = None) -> dict[int, MessageId]:
     """Rows whose dedup key is known already, or is twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
     positions = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)

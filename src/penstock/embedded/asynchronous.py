@@ -137,10 +137,15 @@ class AsyncSession:
         return id
 
     async def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
     ) -> PushReply:
         await self._unthrottled()
-        reply, ticket = self.session.push(queue, batch, partition, durability)
+        reply, ticket = self.session.push(queue, batch, partition, durability, skips)
         await self.confirmed(ticket)
         return reply
 

@@ -75,11 +75,18 @@ class BlockingSession:
             self._confirm(ticket)
         return id
 
-    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> PushReply:
-        """Push a batch."""
+    def push(
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
+    ) -> PushReply:
+        """Push a batch; with `skips`, those of its messages that can be stored."""
         if durability is not None:
             check_durability(durability)
-        reply, ticket = self._push(queue, batch, partition, durability)
+        reply, ticket = self._push(queue, batch, partition, durability, skips=skips)
         if ticket:
             self._confirm(ticket)
         return reply

@@ -304,10 +304,15 @@ class Session:
     # messages
 
     def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
     ) -> tuple[PushReply, Ticket]:
         check_durability(durability)
-        return self.shard.push(queue, batch, partition, durability)
+        return self.shard.push(queue, batch, partition, durability, skips=skips)
 
     def load_lease(self, reply: LeaseReply) -> LeaseReply:
         """A reply with everything in memory. What cannot be read for now is released: that costs no attempt."""

@@ -134,12 +134,14 @@ def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Requ
     )
 
 
-def push(queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> Request:
+def push(
+    queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None, *, skips: bool = False
+) -> Request:
     """A batch."""
     where = _where(partition)
 
     def encode(sequence: int) -> Sequence[Buffer]:
-        return requests.encode_push(requests.PushHead(queue, sequence, durability, where)), batch.data
+        return requests.encode_push(requests.PushHead(queue, sequence, durability, where, skips)), batch.data
 
     return Request(Type.PUSH, encode, lambda body: answers.decode_pushed(queue, body), is_numbered=True)
 

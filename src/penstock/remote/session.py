@@ -37,9 +37,16 @@ class RemoteSession:
         """Push a batch of one message; its `MessageId`."""
         return self.ask_push(requests.push_encoded(queue, data, durability))
 
-    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> Any:
-        """Push a batch; a `PushReply`."""
-        return self.ask_push(requests.push(queue, batch, partition, durability))
+    def push(
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
+    ) -> Any:
+        """Push a batch, or those of its messages that can be stored; a `PushReply`."""
+        return self.ask_push(requests.push(queue, batch, partition, durability, skips=skips))
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> Any:
         """Lease messages, a `LeaseReply`; the broker waits up to `wait_seconds` for the first."""

@@ -220,12 +220,14 @@ class Dispatch:
             on_reply(error)
             return
         producer = self._numbered(head.sequence)
-        alike = alike_of(batch.data) if batch.count == 1 and head.partition is head.durability is None else None
+        is_single = batch.count == 1 and head.partition is head.durability is None and not head.skips
+        alike = alike_of(batch.data) if is_single else None
         if alike is not None:  # it may share a frame with others that have the same options
             on_reply = partial(self._pushed, correlation, len(data), answers.encode_pushed_one)
             self._broker.push_one(self._client, queue, batch.payload(0), producer, on_reply, alike)
             return
-        self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, on_reply)
+        where, level = head.partition, head.durability
+        self._broker.push(self._client, queue, batch, where, level, producer, on_reply, skips=head.skips)
 
     def _numbered(self, sequence: int) -> Producer | None:
         return (*self._producer, sequence) if sequence and self._producer else None

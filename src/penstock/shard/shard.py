@@ -13,6 +13,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from penstock import limits
 from penstock.batch import Alike, Batch, layout, one_with_ttl
 from penstock.batch.layout import DUE
@@ -24,7 +26,15 @@ from penstock.delivery.group import Group
 from penstock.delivery.inspection import ready_of_push
 from penstock.delivery.lease import decide_room, leased, select_lease
 from penstock.delivery.log import ColumnNotLoaded, Extent, Queue
-from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
+from penstock.delivery.partial_push import decide_partial
+from penstock.delivery.producers import (
+    NOBODY,
+    Answer,
+    answer_bytes_max,
+    answered_push,
+    check_producer,
+    ids_of,
+)
 from penstock.delivery.push import (
     COMPARED_MAX,
     PushDecision,
@@ -38,7 +48,7 @@ from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.settle import Chosen
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import DLQ_SUFFIX, ContentType, Durability, MessageId, Outcome, Position, Receipt
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReply, Piece, PushFailure, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Producer, Settling
 from penstock.shard.engine import Engine, Ticket
 from penstock.shard.payload_rows import load, pieces_of_takes, sealed_extents
@@ -113,9 +123,13 @@ class Shard(Engine):
         durability: Durability | None = None,
         producer: Producer | None = None,
         client: str = "",
+        *,
+        skips: bool = False,
     ) -> tuple[PushReply, Ticket]:
-        """Append a batch to a queue, which is made when it is not there."""
+        """Append a batch to a queue, which is made when it is not there; with `skips`, those that can be stored."""
         self.throttle.wait()
+        if skips:
+            return self.run(lambda: self._push_some(name, batch, partition, durability, producer, client))
         return self.run(lambda: self._push(name, batch, partition, durability, producer, client))
 
     def _push(
@@ -143,12 +157,47 @@ class Shard(Engine):
         bill = decide_bill([(queue, decided.push)], client, now) if queue.push_limits is not None else None
         reply = self.push_reply(queue, batch, decided)
         if producer is not None and decided.duplicates and decided.entries:
-            decided.entries.append(answered(queue.id, producer, now, [reply.ids()]))
+            decided.entries.append(_answered(queue, producer, now, reply))
         read = self._must_sync if decided.duplicates else 0
         if not decided.entries and not created:
             return reply, read
         entries = [*created, *decided.entries] if created else decided.entries
         return reply, self._commit_push(queue, entries, durability, bill, now) or read
+
+    def _push_some(
+        self,
+        name: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        producer: Producer | None,
+        client: str,
+    ) -> tuple[PushReply, Ticket]:
+        """`_push`, of what can be stored: the reply says of each message what became of it."""
+        now = self.begin_push()
+        if producer is not None:
+            known = self._pushed_before(name, check_producer(producer), batch)
+            if known is not None:
+                return known, self._must_sync
+        queue, created = queue_to_push(self.core, name, now)
+        if queue.options.max_length is not None:
+            self.tick(now, self.clock.monotonic())
+        some = decide_partial(self.core, queue, batch, now, partition, producer or NOBODY)
+        decided = some.decided
+        if producer is not None and (decided.duplicates or some.failures):
+            _check_frame(queue, decided.push)
+        bill = decide_bill([(queue, decided.push)], client, now) if queue.push_limits is not None else None
+        failures = {row: PushFailure(why.code, why.message, why.hint) for row, why in some.failures.items()}
+        reply = self.push_reply(queue, some.batch, decided).among(some.rows, batch.count, failures)
+        entries = decided.entries
+        if producer is not None and (failures or (decided.duplicates and entries)):
+            # Also when nothing is stored: sent again, it must not be decided anew.
+            entries = [*entries, _answered(queue, producer, now, reply)]
+        if not entries:
+            return reply, self._must_sync
+        if created and not decided.push.parts:
+            return reply, 0  # a queue is not made for a push that stores nothing
+        return reply, self._commit_push(queue, [*created, *entries], durability, bill, now) or self._must_sync
 
     def _pushed_before(self, name: str, producer: Producer, batch: Batch) -> PushReply | None:
         """The reply that a producer received when it pushed the same before."""
@@ -157,10 +206,10 @@ class Shard(Engine):
         if answer is None or queue is None:
             return None
         if answer.pushes:
-            ids = [id for push in answer.pushes for id in ids_of(push)]
-            if len(ids) != batch.count:  # some of them are duplicates, so there is nothing else to compare
+            reply = _reply_before(name, answer)
+            if reply.count != batch.count:  # some of them are duplicates, so there is nothing else to compare
                 raise used_otherwise(producer)
-            return PushReply(name, len(ids), (), dict(enumerate(ids)))
+            return reply
         rows = answer.row_array()
         push = Push(queue.id, 0, answer.parts, b"", rows)
         count = answer.parts[0][1] if rows is None else len(rows)
@@ -487,6 +536,24 @@ class Shard(Engine):
             for extent in sealed:
                 self.prefetcher.after(extent)
         return load(pieces, self.store)
+
+
+def _answered(queue: Queue, producer: Producer, now: int, reply: PushReply) -> Entry:
+    failures = {row: (why.code, why.message, why.hint) for row, why in reply.failures.items()}
+    return answered_push(queue.id, producer, now, reply.ids(), reply.duplicates, failures)
+
+
+def _reply_before(queue: str, answer: Answer) -> PushReply:
+    """The reply that an answer with ids stands for. What older versions kept says only that there were duplicates."""
+    ids = [id for push in answer.pushes for id in ids_of(push)]
+    failures = {row: PushFailure(*why) for *why, rows in answer.failures for row in rows}
+    count = len(ids) + len(failures)
+    if not answer.duplicates and not failures:
+        return PushReply(queue, count, (), dict(enumerate(ids)))
+    places = dict(zip((row for row in range(count) if row not in failures), ids, strict=True))
+    duplicates = {row: places.pop(row) for row in answer.duplicates}
+    parts = [(id.partition, 1, id.offset, np.array([row])) for row, id in places.items()]
+    return PushReply(queue, count, parts, duplicates, failures)
 
 
 def _check_frame(queue: Queue, push: Push) -> None:

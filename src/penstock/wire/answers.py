@@ -20,7 +20,7 @@ import numpy as np
 from penstock.batch import Batch
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import MessageId, as_run
-from penstock.replies import LeaseReplies, LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReplies, LeaseReply, Piece, PushFailure, PushReply
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Buffer, Type
 from penstock.wire.requests import decode, encode
@@ -39,6 +39,7 @@ class Pushed(msgspec.Struct, array_like=True):
     count: int
     parts: list[tuple[str, int, int, bytes | None]]
     duplicates: dict[int, MessageId]
+    failures: dict[int, PushFailure] = {}
 
 
 class PieceHead(msgspec.Struct, array_like=True):
@@ -88,7 +89,7 @@ def encode_pushed(reply: PushReply) -> bytes:
         (partition, accepted, first, None if rows is None else rows.tobytes())
         for partition, accepted, first, rows in reply.parts
     ]
-    return encode(Pushed(reply.count, parts, dict(reply.duplicates)))
+    return encode(Pushed(reply.count, parts, dict(reply.duplicates), dict(reply.failures)))
 
 
 def encode_pushed_one(place: tuple[str, int]) -> bytes:
@@ -104,7 +105,7 @@ def decode_pushed(queue: str, body: Buffer) -> PushReply:
         (partition, accepted, first, None if rows is None else np.frombuffer(rows, np.int64))
         for partition, accepted, first, rows in pushed.parts
     ]
-    return PushReply(queue, pushed.count, parts, pushed.duplicates)
+    return PushReply(queue, pushed.count, parts, pushed.duplicates, pushed.failures)
 
 
 # leases

@@ -12,13 +12,13 @@ batch said so, and nobody has looked.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from penstock import limits, validation
 from penstock.batch import Batch, encode_one_with, fields, layout
@@ -26,8 +26,9 @@ from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
 from penstock.errors import BadReceipt, InputError, InvalidField, PenstockError
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, Receipt, to_datetime
-from penstock.replies import LeaseReplies, LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReplies, LeaseReply, Piece, PushFailure, PushReply
 from penstock.requests import PartitionChoice, Settling
+from penstock.validation import Some, build_some
 from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
 from penstock.wire.json_models import (
@@ -40,13 +41,15 @@ from penstock.wire.json_models import (
     RetryView,
     Settle,
     SettlePart,
+    SkippingPush,
 )
 from penstock.wire.json_reader import Reader, placed
 
 _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
-# What is pushed: a tombstone that was read is JSON, and where it goes it is marked again.
-_CONTENT_TYPES: Final = {name: fields.check_content_type(kind) for kind, name in CONTENT_TYPE_NAMES.items()}
+_skipping: Final = Reader(SkippingPush)
+_one: Final = Reader(NewMessage)
+_CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
 
 _FREED_MAX: Final = 20_000
 Producer = tuple[int, int, int]
@@ -59,6 +62,15 @@ class PushRequest(msgspec.Struct, frozen=True, gc=False):
     partition: PartitionChoice = None
     durability: Durability | None = None
     producer: Producer | None = None
+    skips: bool = False
+    rows: Sequence[int] = ()  # with `skips`: the places of the messages of the batch
+    failures: Mapping[int, PushFailure] = {}  # the others
+
+    def whole(self, reply: PushReply) -> PushReply:
+        """The reply to the push, from that to its batch."""
+        if not self.skips:
+            return reply
+        return reply.among(self.rows, len(self.rows) + len(self.failures), self.failures)
 
 
 def read_push(body: bytes, trace: str | None = None) -> PushRequest:
@@ -68,10 +80,32 @@ def read_push(body: bytes, trace: str | None = None) -> PushRequest:
         batch = _plain_batch([message.payload for message in plain.messages])
         free(plain.messages)
         return PushRequest(batch, producer=producer_of(plain.producer))
+    if b'"on_error"' in body:
+        some = _skipping.read(body)
+        if some.on_error == "skip":
+            return skipping_request(some, trace)
     push = _full.read(body)
     batch = batch_of(push.messages, "messages", trace)
     free(push.messages)
     return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer))
+
+
+def skipping_request(push: SkippingPush, trace: str | None) -> PushRequest:
+    """Those messages of a push that can be read and stored."""
+    batch, rows, failures = _some_of(push.messages, trace)
+    return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer), True, rows, failures)
+
+
+def _some_of(messages: Sequence[Raw], trace: str | None = None) -> Some:
+    """A batch of those messages that can be read and stored; errors are those of one message, not of its place."""
+
+    def build(items: Any) -> Batch:
+        try:
+            return batch_of([_one.read(bytes(item)) for item in items], "", trace)
+        except InputError as error:
+            raise type(error)(error.message.removeprefix("[0].").lstrip("."), hint=error.hint) from None
+
+    return build_some(messages, build)
 
 
 def free(items: list[Any]) -> None:
@@ -232,6 +266,8 @@ def error_fields(error: PenstockError) -> dict[str, Any]:
 
 def push_reply(reply: PushReply) -> bytes:
     """`{"results": [{"id", "status"}]}`, in the order of the messages."""
+    if reply.failures:
+        return _some_results(reply)
     if len(reply.parts) == 1 and not reply.duplicates:
         partition, accepted, first, _ = reply.parts[0]
         before = f'{{"id":"{reply.queue}/{partition}/'
@@ -242,6 +278,18 @@ def push_reply(reply: PushReply) -> bytes:
         statuses[row] = "duplicate"
     results = [f'{{"id":"{id}","status":"{how}"}}' for id, how in zip(reply.ids(), statuses, strict=True)]
     return f'{{"results":[{",".join(results)}]}}'.encode()
+
+
+def _some_results(reply: PushReply) -> bytes:
+    results: list[dict[str, Any]] = []
+    for row, id in enumerate(reply.places()):
+        failure = reply.failures.get(row)
+        if failure is not None:
+            error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+            results.append({"status": "failed", "error": error})
+        else:
+            results.append({"id": str(id), "status": "duplicate" if row in reply.duplicates else "queued"})
+    return encode({"results": results})
 
 
 def push_one_reply(queue: str, place: tuple[str, int]) -> bytes:

@@ -125,12 +125,25 @@ class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
     producer: ProducerSequence | None = None
 
 
+OnError = Literal["fail", "skip"]
+
+
 class Push(Request):
-    """Messages for one queue: all of them are stored, or none."""
+    """Messages for one queue: all of them are stored, or none; with `"on_error": "skip"` those that can be."""
 
     messages: Messages
     durability: Durability | None = None
     producer: ProducerSequence | None = None
+    on_error: OnError = "fail"
+
+
+class SkippingPush(Request):
+    """The same, each message still to be read."""
+
+    messages: Annotated[list[Raw], Meta(max_length=limits.batch_messages_max)]
+    durability: Durability | None = None
+    producer: ProducerSequence | None = None
+    on_error: OnError = "fail"
 
 
 # leasing and settling
@@ -305,10 +318,11 @@ class ErrorView(Struct):
 
 
 class PushResult(Struct):
-    """Where a message went. A duplicate has the id of the message that came first."""
+    """Where a message went. A duplicate has the id of the message that came first; one that failed has its error."""
 
-    id: str
-    status: Literal["queued", "duplicate"]
+    status: Literal["queued", "duplicate", "failed"]
+    id: str | UnsetType = UNSET
+    error: ErrorFields | UnsetType = UNSET
 
 
 class PushResults(Struct):

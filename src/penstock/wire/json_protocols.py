@@ -198,6 +198,17 @@ class Push(models.Request, tag_field="type", tag="push"):
     messages: models.Messages
     id: Id = None
     durability: Durability | None = None
+    on_error: models.OnError = "fail"
+
+
+class PushSome(models.SkippingPush, tag_field="type", tag="push", kw_only=True):
+    """The same, each message still to be read."""
+
+    queue: str
+    id: Id = None
+
+
+push_some: Final = Reader(PushSome)
 
 
 class Ack(models.Ack, tag_field="type", tag="ack"):

@@ -68,6 +68,7 @@ class PushHead(msgspec.Struct, array_like=True, gc=False):
     sequence: int = 0
     durability: Durability | None = None
     partition: PartitionOnWire = None
+    skips: bool = False  # store what can be stored, and say of each message what became of it
 
 
 Partitions = Annotated[list[int | str], msgspec.Meta(max_length=limits.partitions_max)]

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct
 from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, MessageId, to_datetime, to_micros
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReply, Piece, PushFailure, PushReply
 from penstock.requests import PartitionChoice
 from penstock.wire.json_messages import batch_of, is_json
 from penstock.wire.json_models import MessageView, NewMessage, PushResults
@@ -106,9 +106,16 @@ _FIXED: Final = (
 def read_pushed(queue: str, body: bytes) -> PushReply:
     """Where each message went."""
     results = _pushed(body).results
-    ids = [MessageId.parse(result.id) for result in results]
-    duplicates = {row: ids[row] for row, result in enumerate(results) if result.status == "duplicate"}
-    return PushReply(queue, len(ids), list(_parts(ids, duplicates)), duplicates)
+    stored = [row for row, result in enumerate(results) if result.status != "failed"]
+    ids = [MessageId.parse(str(results[row].id)) for row in stored]
+    duplicates = {place: ids[place] for place, row in enumerate(stored) if results[row].status == "duplicate"}
+    failures = {
+        row: PushFailure(result.error.code, result.error.message, result.error.hint)
+        for row, result in enumerate(results)
+        if result.error is not UNSET
+    }
+    reply = PushReply(queue, len(ids), list(_parts(ids, duplicates)), duplicates)
+    return reply.among(stored, len(results), failures) if failures else reply
 
 
 def _parts(ids: list[MessageId], duplicates: dict[int, MessageId]) -> Iterator[tuple[str, int, int, Any]]:

@@ -64,8 +64,20 @@ class JsonSession(blocking.Session):
     def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
         return self.push(queue, Batch(data), None, durability).ids()[0]
 
-    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> PushReply:
-        body = {"messages": messages_of(batch, partition), "durability": durability, "producer": self._number()}
+    def push(
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
+    ) -> PushReply:
+        body = {
+            "messages": messages_of(batch, partition),
+            "durability": durability,
+            "producer": self._number(),
+            "on_error": "skip" if skips else None,
+        }
         return read_pushed(queue, self.post(f"queues/{check_name(queue)}/messages", body))
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> LeaseReply:

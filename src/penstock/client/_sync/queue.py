@@ -39,7 +39,7 @@ from penstock.model import (
 )
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
 from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
-from penstock.requests import LetterFilter, QueueOrder
+from penstock.requests import LetterFilter, OnError, QueueOrder
 from penstock.validation import PLAIN
 
 
@@ -176,11 +176,21 @@ class Queue:
         reply = session.push(self.name, Batch(data), validation.partition(partition), durability)
         return reply.ids()[0]
 
-    def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
-        """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none."""
-        batch = Batch.build(items)
+    def push_many(
+        self, items: Any, durability: Durability | None = None, on_error: OnError = "fail"
+    ) -> PushResult:
+        """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none.
+
+        With `on_error="skip"` those that can be stored are, and the result says of each item whether it is `queued`, a
+        `duplicate` or `failed`, and why. What is wrong with the push as a whole is raised in either case.
+        """
         check_durability(durability)
-        return PushResult(self._session.push(self.name, batch, batch.partitions, durability))
+        if not validation.skips(on_error):
+            batch = Batch.build(items)
+            return PushResult(self._session.push(self.name, batch, batch.partitions, durability))
+        batch, rows, failures = validation.build_some(items)
+        reply = self._session.push(self.name, batch, batch.partitions, durability, True)
+        return PushResult(reply.among(rows, len(rows) + len(failures), failures))
 
     def lease(
         self,

@@ -45,8 +45,14 @@ class SessionCalls(Protocol):
         """Push a batch of one message."""
 
     def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> PushReply: ...
+        self,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        skips: bool = False,
+    ) -> PushReply:
+        """Push a batch; with `skips`, those of its messages that can be stored."""
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply: ...
 

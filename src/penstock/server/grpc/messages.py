@@ -59,6 +59,17 @@ def batch_of(request: pb.PushRequest) -> Batch:
     return Batch.build(payloads) if _are_plain(request, payloads) else _with_fields(messages, payloads)
 
 
+def some_of(request: pb.PushRequest) -> validation.Some:
+    """Those messages of a push that can be stored."""
+    messages = list(request.messages)
+    if request.batch or (messages and request.payloads):
+        batch = batch_of(request)  # refuses what is there twice
+        return batch, range(batch.count), {}
+    if not messages:
+        return validation.build_some(list(request.payloads))
+    return validation.build_some(messages, lambda some: _with_fields(some, [message.payload for message in some]))
+
+
 def check_count(request: pb.PushRequest) -> None:
     """Refuse more messages than a batch may have before anything is made of them."""
     count = len(request.messages) + len(request.payloads)
@@ -156,6 +167,13 @@ def partition_of(request: pb.PushRequest, batch: Batch) -> Any:
 
 def push_response(reply: PushReply) -> pb.PushResponse:
     """Ids in the order of the messages."""
+    if reply.failures:
+        failures = [
+            pb.PushFailure(place=row, error=pb.Error(code=why.code, message=why.message, hint=why.hint))
+            for row, why in sorted(reply.failures.items())
+        ]
+        ids = ("" if id is None else str(id) for id in reply.places())
+        return pb.PushResponse(ids=ids, duplicates=sorted(reply.duplicates), failures=failures)
     if len(reply.parts) == 1 and not reply.duplicates:
         partition, count, first, _ = reply.parts[0]
         place = f"{reply.queue}/{partition}/"

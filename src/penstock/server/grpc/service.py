@@ -30,7 +30,7 @@ from penstock.broker.reply_size import fit_leases, receipts_in, split
 from penstock.broker.seats import Seat
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Receipt, check_name
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReply, PushFailure
 from penstock.requests import RELEASE
 from penstock.server.grpc import messages, streams, tasks
 from penstock.server.grpc.calls import QUEUES, TASKS, options_of, queue_of, simple_calls, transact
@@ -46,6 +46,7 @@ from penstock.server.grpc.messages import (
     lease_response,
     partition_of,
     push_response,
+    some_of,
 )
 from penstock.server.grpc.values import convert, convert_many, durability_of, group_of, parse
 from penstock.wire import trace
@@ -61,9 +62,22 @@ Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
 async def _push(broker: Broker, client: Client, request: pb.PushRequest, parent: str | None) -> pb.PushResponse:
     level = durability_of(request.durability)
-    batch, where = await convert(_batch, request, parent)
-    reply = await broker.pushed(client, request.queue, batch, where, level)
+    if request.on_error == pb.ON_ERROR_SKIP:
+        batch, where, rows, failures = await convert(_some, request, parent)
+        reply = await broker.pushed(client, request.queue, batch, where, level, skips=True)
+        reply = reply.among(rows, len(rows) + len(failures), failures)
+    else:
+        batch, where = await convert(_batch, request, parent)
+        reply = await broker.pushed(client, request.queue, batch, where, level)
     return await convert_many(reply.count, push_response, reply)
+
+
+def _some(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any, Sequence[int], dict[int, PushFailure]]:
+    check_count(request)
+    if parent is not None:
+        carry_trace(request, parent)
+    batch, rows, failures = some_of(request)
+    return batch, partition_of(request, batch), rows, failures
 
 
 def _batch(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any]:

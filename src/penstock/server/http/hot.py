@@ -70,10 +70,9 @@ def push(exchange: Exchange) -> None:
 
 
 def _push(exchange: Exchange, push: PushRequest) -> None:
-    on_reply = partial(exchange.answer, status=201, encode=push_reply)
-    exchange.site.broker.push(
-        exchange.client, exchange.queue, push.batch, push.partition, push.durability, push.producer, on_reply
-    )
+    on_reply = partial(exchange.answer, status=201, encode=lambda reply: push_reply(push.whole(reply)))
+    about = (push.batch, push.partition, push.durability, push.producer)
+    exchange.site.broker.push(exchange.client, exchange.queue, *about, on_reply, skips=push.skips)
 
 
 def _read_and_do(exchange: Exchange, read: Callable[[], T], do: Callable[[Exchange, T], None]) -> None:

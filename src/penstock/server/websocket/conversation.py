@@ -18,7 +18,6 @@ import msgspec
 
 from penstock import validation
 from penstock.access.authenticator import HINT
-from penstock.batch import Batch
 from penstock.broker.access import NOBODY, Client
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of
@@ -33,6 +32,7 @@ from penstock.server.outbox import Outbox
 from penstock.server.websocket.socket import Disconnected, Socket
 from penstock.wire import json_protocols as stream
 from penstock.wire.json_messages import (
+    PushRequest,
     batch_of,
     encode,
     error_fields,
@@ -43,6 +43,7 @@ from penstock.wire.json_messages import (
     receipts_of,
     settle_reply,
     settling_of,
+    skipping_request,
 )
 from penstock.wire.json_reader import LARGE_BYTES
 from penstock.wire.json_tasks import WORKER, task_update
@@ -115,16 +116,29 @@ class _Push(NamedTuple):
 
     message: stream.Push
     batch: Batch
+    said: stream.Push | stream.PushSome
+    request: PushRequest
 
     @property
     def id(self) -> stream.Id:
         return self.message.id
 
 
-def _read(received: bytes | None) -> stream.ClientMessage | _Push:
-    """What the client message. Of a push, its messages as a batch: of both it is this that takes long."""
-    message = read(received)
-    return _Push(message, batch_of(message.messages, "messages")) if isinstance(message, stream.Push) else message
+def _read(received: bytes | None) -> stream.Said | _Push:
+    """What the client said. Of a push, its messages as a batch: of both it is this that takes long."""
+    said = read(received) if received is None or b'"on_error"' not in received else _read_push(received)
+    if isinstance(said, stream.PushSome):
+        return _Push(said, skipping_request(said, None))
+    if isinstance(said, stream.Push):
+        batch = batch_of(said.messages, "messages")
+        return _Push(said, PushRequest(batch, batch.partitions, said.durability))
+    return said
+
+
+def _read_push(received: bytes) -> stream.Said | stream.PushSome:
+    """A push that skips what cannot be stored is read message by message."""
+    some = answer_of(partial(stream.push_some.read, received))
+    return some if isinstance(some, stream.PushSome) and some.on_error == "skip" else read(received)
 
 
 class Conversation:
@@ -370,15 +384,16 @@ class Conversation:
     # pushing and settling
 
     def _push(self, push: _Push) -> None:
-        message, batch = push
-        on_reply = self._begin(partial(self._pushed, message.id))
-        self._broker.push(self._client, message.queue, batch, batch.partitions, message.durability, None, on_reply)
+        said, request = push
+        on_reply = self._begin(partial(self._pushed, said.id, request))
+        about = (request.batch, request.partition, request.durability, request.producer)
+        self._broker.push(self._client, said.queue, *about, on_reply, skips=request.skips)
 
-    def _pushed(self, id: stream.Id, answer: Any) -> None:
+    def _pushed(self, id: stream.Id, request: PushRequest, answer: Any) -> None:
         if isinstance(answer, PenstockError):
             self._refuse(answer, id)
         else:
-            self._answer("pushed", id, b"," + push_reply(answer)[1:-1])
+            self._answer("pushed", id, b"," + push_reply(request.whole(answer))[1:-1])
 
     def _settle(self, message: Any) -> None:
         how, nonce = settling_of(message), lease_of(message)

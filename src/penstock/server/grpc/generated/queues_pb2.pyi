@@ -19,6 +19,11 @@ class ContentType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTENT_TYPE_TASK: _ClassVar[ContentType]
     CONTENT_TYPE_TOMBSTONE: _ClassVar[ContentType]
 
+class OnError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_ERROR_FAIL: _ClassVar[OnError]
+    ON_ERROR_SKIP: _ClassVar[OnError]
+
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DURABILITY_DEFAULT: _ClassVar[Durability]
@@ -35,6 +40,8 @@ CONTENT_TYPE_JSON: ContentType
 CONTENT_TYPE_TEXT: ContentType
 CONTENT_TYPE_TASK: ContentType
 CONTENT_TYPE_TOMBSTONE: ContentType
+ON_ERROR_FAIL: OnError
+ON_ERROR_SKIP: OnError
 DURABILITY_DEFAULT: Durability
 DURABILITY_FSYNC: Durability
 DURABILITY_INTERVAL: Durability
@@ -78,28 +85,40 @@ class NewMessage(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., dedup_key: _Optional[str] = ..., partition: _Optional[str] = ..., max_attempts: _Optional[int] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("queue", "messages", "payloads", "batch", "partition", "durability")
+    __slots__ = ("queue", "messages", "payloads", "batch", "partition", "durability", "on_error")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     queue: str
     messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     batch: bytes
     partition: str
     durability: Durability
-    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., batch: _Optional[bytes] = ..., partition: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ...) -> None: ...
+    on_error: OnError
+    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., batch: _Optional[bytes] = ..., partition: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., on_error: _Optional[_Union[OnError, str]] = ...) -> None: ...
 
 class PushResponse(_message.Message):
-    __slots__ = ("ids", "duplicates")
+    __slots__ = ("ids", "duplicates", "failures")
     IDS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     duplicates: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., duplicates: _Optional[_Iterable[int]] = ...) -> None: ...
+    failures: _containers.RepeatedCompositeFieldContainer[PushFailure]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., duplicates: _Optional[_Iterable[int]] = ..., failures: _Optional[_Iterable[_Union[PushFailure, _Mapping]]] = ...) -> None: ...
+
+class PushFailure(_message.Message):
+    __slots__ = ("place", "error")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    error: Error
+    def __init__(self, place: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes", "start")
