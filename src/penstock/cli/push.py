@@ -305,7 +305,7 @@ def _push_many(
     """Batch by batch, telling how far it is; an error says how much was done before."""
     pushed = duplicates = 0
     try:
-        with output.progress(f"pushing to {queue}", is_shown=not ids) as tell:
+        with output.progress(f"pushing to {queue}", is_shown=not ids) as on_progress:
             for messages, bytes_read, lines in chunks:
                 result = ps.queue(queue).push_many(messages, on_error="fail" if bad is None else "skip")
                 if bad is not None:

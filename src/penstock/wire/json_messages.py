@@ -49,7 +49,8 @@ _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
 _skipping: Final = Reader(SkippingPush)
 _one: Final = Reader(NewMessage)
-_CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
+# What is pushed: a tombstone that was read is JSON, and where it goes it is marked again.
+_CONTENT_TYPES: Final = {name: fields.check_content_type(kind) for kind, name in CONTENT_TYPE_NAMES.items()}
 
 _FREED_MAX: Final = 20_000
 Producer = tuple[int, int, int]

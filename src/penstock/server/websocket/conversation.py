@@ -114,9 +114,7 @@ _OnReply = Callable[[Any], None]
 class _Push(NamedTuple):
     """A push that has been read, messages and all."""
 
-    message: stream.Push
-    batch: Batch
-    said: stream.Push | stream.PushSome
+    message: stream.Push | stream.PushSome
     request: PushRequest
 
     @property
@@ -124,18 +122,18 @@ class _Push(NamedTuple):
         return self.message.id
 
 
-def _read(received: bytes | None) -> stream.Said | _Push:
-    """What the client said. Of a push, its messages as a batch: of both it is this that takes long."""
-    said = read(received) if received is None or b'"on_error"' not in received else _read_push(received)
-    if isinstance(said, stream.PushSome):
-        return _Push(said, skipping_request(said, None))
-    if isinstance(said, stream.Push):
-        batch = batch_of(said.messages, "messages")
-        return _Push(said, PushRequest(batch, batch.partitions, said.durability))
-    return said
+def _read(received: bytes | None) -> stream.ClientMessage | _Push:
+    """A message of the client. Of a push, its messages as a batch: of both it is this that takes long."""
+    message = read(received) if received is None or b'"on_error"' not in received else _read_push(received)
+    if isinstance(message, stream.PushSome):
+        return _Push(message, skipping_request(message, None))
+    if isinstance(message, stream.Push):
+        batch = batch_of(message.messages, "messages")
+        return _Push(message, PushRequest(batch, batch.partitions, message.durability))
+    return message
 
 
-def _read_push(received: bytes) -> stream.Said | stream.PushSome:
+def _read_push(received: bytes) -> stream.ClientMessage | stream.PushSome:
     """A push that skips what cannot be stored is read message by message."""
     some = answer_of(partial(stream.push_some.read, received))
     return some if isinstance(some, stream.PushSome) and some.on_error == "skip" else read(received)
@@ -384,10 +382,10 @@ class Conversation:
     # pushing and settling
 
     def _push(self, push: _Push) -> None:
-        said, request = push
-        on_reply = self._begin(partial(self._pushed, said.id, request))
+        message, request = push
+        on_reply = self._begin(partial(self._pushed, message.id, request))
         about = (request.batch, request.partition, request.durability, request.producer)
-        self._broker.push(self._client, said.queue, *about, on_reply, skips=request.skips)
+        self._broker.push(self._client, message.queue, *about, on_reply, skips=request.skips)
 
     def _pushed(self, id: stream.Id, request: PushRequest, answer: Any) -> None:
         if isinstance(answer, PenstockError):
