@@ -22,6 +22,8 @@ PAGES = [
     ("tasks", "Tasks"),
     ("workers", "Workers"),
     ("schedules", "Schedules"),
+    ("history", "History"),
+    ("queues/shop.orders/history", "shop.orders"),
     ("operations", "Operations"),
     ("audit", "Audit"),
     ("broker", "Broker"),

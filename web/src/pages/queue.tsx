@@ -10,6 +10,7 @@ import { ask, Badge, Card, Command, Empty, Facts, Field, notify, Page, Tabs, Tim
 import { refresh, rows, watchQueues } from "../queues";
 import { Link, link, messageLink, navigate, path, query, setQuery } from "../router";
 import { DeadLetters } from "./dlq";
+import { HistoryCharts } from "./history";
 
 type Message = Schemas["MessageView"];
 type GroupStats = Schemas["GroupStats"];
@@ -24,6 +25,7 @@ export default function Queue() {
     { id: "messages", title: "Messages", href: href("messages") },
     { id: "groups", title: "Groups", href: href("groups"), badge: row ? Object.keys(row.stats.groups).length : 0 },
     { id: "dlq", title: "Dead letters", href: href("dlq"), badge: row?.dead ?? 0 },
+    { id: "history", title: "History", href: href("history") },
     { id: "leases", title: "Leases", href: href("leases") },
     { id: "options", title: "Options", href: href("options") },
   ];
@@ -55,6 +57,7 @@ export default function Queue() {
       {tab === "messages" ? <Messages name={name} /> : null}
       {tab === "groups" ? <Groups name={name} /> : null}
       {tab === "dlq" ? <DeadLetters queue={name} /> : null}
+      {tab === "history" ? <HistoryCharts queue={name} name={name} /> : null}
       {tab === "leases" ? <Leases name={name} /> : null}
       {tab === "options" ? <Options name={name} /> : null}
     </Page>

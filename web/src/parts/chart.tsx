@@ -93,6 +93,12 @@ function NumberTable({ times, series, format }: Pick<ChartProps, "times" | "seri
   );
 }
 
+function timeText(seconds: number, step: number): string {
+  const text = new Date(seconds * 1000).toLocaleString("sv"); // 2026-01-31 09:05:00
+  if (step >= 86_400) return text.slice(5, 10);
+  return step >= 60 ? text.slice(11, 16) : text.slice(11, 19);
+}
+
 function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
@@ -113,7 +119,7 @@ function options(element: HTMLElement, series: readonly Series[], height: number
     cursor: { y: false, drag: { x: Boolean(onSelect), y: false, setScale: false } },
     legend: { show: false },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
-    axes: [axis, { ...axis, size: 54, values: (_plot, values) => values.map((value) => format(value)) }],
+    axes: [{ ...axis, values: (_plot, times, _axis, _space, step) => times.map((time) => timeText(time, step)) }, { ...axis, size: 54, values: (_plot, values) => values.map((value) => format(value)) }],
     series: [{}, ...lines],
     hooks: {
       setSelect: [
