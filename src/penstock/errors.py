@@ -9,6 +9,7 @@
     │   ├── BadBatch                bad_batch
     │   ├── BadReceipt              bad_receipt
     │   ├── BadRequest              bad_request
+    │   ├── BadQuery                bad_query
     │   └── BadSettings             bad_settings
     ├── StateError              the request is well formed, the state does not allow it
     │   ├── QueueNotFound           queue_not_found
@@ -160,6 +161,12 @@ class BadRequest(InputError):
     """Bytes that are no request of the protocol they came by."""
 
     hint_default = "check the protocol's page in docs/: the request was not understood and nothing was changed"
+
+
+class BadQuery(InputError):
+    """A statement in SQL that cannot be run."""
+
+    hint_default = "the views are messages, events, tasks, and one for each queue; see docs/sql.md"
 
 
 class BadSettings(InputError):

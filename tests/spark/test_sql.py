@@ -19,7 +19,8 @@ from penstock.client.handles import Penstock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField
-from penstock.spark.tables import check_reading, meant, query
+from penstock.history.sql import meant
+from penstock.spark.tables import check_reading, query
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
 from tests.support.operations import run_operation
 

@@ -1,7 +1,7 @@
 """`penstock sql`: queries in SQL over all queues, live and past, answered as a table, JSON, CSV or Parquet.
 
-Spark takes some seconds to start. Without a query, statements are read from standard input, and a terminal is prompted
-for them, so that several share one start.
+DuckDB answers in this process; `--engine spark`, `--master` or `--conf` choose Spark, which takes some seconds to
+start. Without a query, statements are read from standard input, and a terminal is prompted for them.
 
 Payloads are bytes: they are shown as text where they are UTF-8. Otherwise JSON has them in base64 under
 `<column>_base64`, CSV as `0x…`, and a table as hex. NULL is `NULL` in a table, null in JSON, and nothing in CSV.
@@ -15,10 +15,10 @@ import csv
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TextIO
 
 import msgspec
 import typer
@@ -31,6 +31,8 @@ from penstock.cli.exits import CommandError, explained
 from penstock.cli.options import AsJson, Since, Until
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable_error
 from penstock.cli.target import Broker
+from penstock.history import open_history
+from penstock.history.sql import SqlEngine
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -39,48 +41,92 @@ if TYPE_CHECKING:
 
 
 Format = Literal["table", "json", "csv", "parquet"]
+Engine = Literal["duckdb", "spark"]
+LOCAL: Final = "local[*]"
 Hidden = Callable[[], AbstractContextManager[None]]
+Ask = Callable[[str], "Answer"]
 
 ROWS_SHOWN: Final = 100
 WIDTH_PAYLOAD: Final = 80
 NULL: Final = "NULL"
 
 
-def write(frame: DataFrame, kind: Format, out: Path | None, limit: int | None, *, hidden: Hidden = nullcontext) -> None:
+class Answer(Protocol):
+    """What a query answers."""
+
+    def table(self, rows_max: int | None) -> pa.Table:
+        """The rows, or the first of them."""
+
+    def parquet(self, out: Path, rows_max: int | None) -> int:
+        """Write the rows to one file; how many there were."""
+
+
+class SparkAnswer:
+    """A DataFrame."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    def table(self, rows_max: int | None) -> pa.Table:
+        return self._limited(rows_max).toArrow()
+
+    def parquet(self, out: Path, rows_max: int | None) -> int:
+        return write_parquet(self._limited(rows_max), out)
+
+    def _limited(self, rows_max: int | None) -> DataFrame:
+        return self._frame if rows_max is None else self._frame.limit(rows_max)
+
+
+class TableAnswer:
+    """A statement that DuckDB runs when its rows are wanted."""
+
+    def __init__(self, run: Callable[[int | None], pa.Table]) -> None:
+        self.table = run
+
+    def parquet(self, out: Path, rows_max: int | None) -> int:
+        import pyarrow.parquet as pq
+
+        found = self.table(rows_max)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = out.with_name(f".{out.name}.part")
+        pq.write_table(found, beside, compression="zstd")
+        beside.replace(out)
+        return int(found.num_rows)
+
+
+def write(answer: Answer, kind: Format, out: Path | None, limit: int | None, *, hidden: Hidden = nullcontext) -> None:
     """Write what a query answers. `hidden` keeps a progress bar away while something is printed."""
-    if limit is not None:
-        frame = frame.limit(limit)
     if kind == "parquet":
         assert out is not None
-        count = write_parquet(frame, out)
+        count = answer.parquet(out, limit)
     elif kind == "table":
         shown = limit or ROWS_SHOWN
-        rows = frame.limit(shown + 1).toArrow()
+        found = answer.table(shown + (limit is None))
         with hidden(), _sheet(out) as file:
-            count = write_table(rows, shown, file)
+            count = write_table(found, shown, file)
     else:
-        rows = frame.toArrow()
+        found = answer.table(limit)
         with hidden(), _sheet(out) as file:
-            count = (write_json if kind == "json" else write_csv)(rows, output.for_eyes(file))
+            count = (write_json if kind == "json" else write_csv)(found, output.for_eyes(file))
     if out is not None:
         with hidden():
             output.done(f"{plural(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
 
 
-def write_table(table: pa.Table, limit: int, file: TextIO) -> int:
+def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
     """A table for people, up to a limit; on a terminal that is too narrow for it, a line for each field."""
-    rows = [tuple(map(_shown, row)) for row in rows_of(table.slice(0, limit))]
-    widths = [max(map(len, column)) for column in zip(table.column_names, *rows, strict=True)]
+    rows = [tuple(map(_shown, row)) for row in rows_of(found.slice(0, limit))]
+    widths = [max(map(len, column)) for column in zip(found.column_names, *rows, strict=True)]
     natural = sum(widths) + 2 * len(widths)
-    paper = output.console() if file is sys.stdout else output.SafeConsole(file=file)
+    paper = output.console() if file is sys.stdout else output.Paper(file=file)
     if not paper.is_terminal:
         # Into a file or a pipe nothing needs to fit a screen.
         paper.width = max(natural, output.WIDTH_PLAIN)
     if natural > paper.width:
-        _write_records(table.column_names, rows, paper)
-    elif table.num_columns:
-        output.write(_grid(table.schema, rows), paper)
-    more = "; there are more, which --limit or another --format shows" if table.num_rows > limit else ""
+        _write_records(found.column_names, rows, paper)
+    elif found.num_columns:
+        output.write(_grid(found.schema, rows), paper)
+    more = "; there are more, which --limit or another --format shows" if found.num_rows > limit else ""
     output.write(f"[dim]{plural(len(rows), 'row')}{more}[/]", paper)
     return len(rows)
 
@@ -106,21 +152,21 @@ def _styled(text: str) -> str:
     return f"[dim]{NULL}[/]" if text == NULL else escape(text)
 
 
-def write_json(table: pa.Table, file: TextIO) -> int:
+def write_json(found: pa.Table, file: TextIO) -> int:
     """An object for each row, on a line of its own."""
-    names = unique(table.column_names)
-    for row in rows_of(table):
+    names = unique(found.column_names)
+    for row in rows_of(found):
         fields = dict(_json_field(name, value) for name, value in zip(names, row, strict=True))
         file.write(msgspec.json.encode(fields, enc_hook=str).decode() + "\n")
-    return int(table.num_rows)
+    return int(found.num_rows)
 
 
-def write_csv(table: pa.Table, file: TextIO) -> int:
+def write_csv(found: pa.Table, file: TextIO) -> int:
     """A line of names, and one for each row."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table.column_names)
-    writer.writerows(tuple(map(_csv_cell, row)) for row in rows_of(table))
-    return int(table.num_rows)
+    writer.writerow(found.column_names)
+    writer.writerows(tuple(map(_csv_cell, row)) for row in rows_of(found))
+    return int(found.num_rows)
 
 
 def write_parquet(frame: DataFrame, out: Path) -> int:
@@ -144,20 +190,20 @@ def write_parquet(frame: DataFrame, out: Path) -> int:
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+def rows_of(found: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Rows, whatever the columns are called."""
-    for batch in table.to_batches():
+    for batch in found.to_batches():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def unique(names: Sequence[str]) -> list[str]:
     """Names that can be keys: the second `count` is `count_2`."""
     again: dict[str, int] = {}
-    renamed = []
+    found = []
     for name in names:
         again[name] = again.get(name, 0) + 1
-        renamed.append(name if again[name] == 1 else f"{name}_{again[name]}")
-    return renamed
+        found.append(name if again[name] == 1 else f"{name}_{again[name]}")
+    return found
 
 
 @contextmanager
@@ -221,10 +267,10 @@ def _plain(value: Any) -> Any:
         return _instant(value)
     if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
+    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
         return {str(key): _plain(inner) for key, inner in value}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return value
@@ -261,7 +307,11 @@ def sql(
     ] = None,
     since: Since = None,
     until: Until = None,
-    master: Master = "local[*]",
+    engine: Annotated[
+        Engine | None,
+        typer.Option("--engine", metavar="WHAT", help="duckdb, here and at once, or spark. [default: duckdb]"),
+    ] = None,
+    master: Master = LOCAL,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -273,30 +323,52 @@ def sql(
     if out is None and kind == "parquet":
         raise CommandError("--format parquet needs a file", hint="say --out result.parquet")
     where, settings = broker.readable_address(), parsed_conf(conf)
-    if query is not None:
-        from penstock.spark.tables import check_reading
+    is_local = master == LOCAL and not settings
+    if engine == "duckdb" and not is_local:
+        raise CommandError("--master and --conf are for Spark", hint="leave --engine out, or say --engine spark")
+    asks: Ask
+    if engine == "duckdb" or (engine is None and is_local):
+        with Bar(is_shown=not as_json) as bar, closing(open_history(where)) as history:
+            duck = SqlEngine(history)
 
+            def asks(text: str) -> Answer:
+                bar.step("reading")
+                return TableAnswer(lambda rows_max: duck.query(text, since=since, until=until, rows_max=rows_max))
+
+            answer_all(query, asks, bar, kind, out, limit)
+        return
+    from penstock.spark.tables import check_reading
+
+    if query is not None:
         check_reading(query)
     with (
         Bar(is_shown=not as_json) as bar,
         spark_session.started("sql", master=master, settings=settings, bar=bar) as spark,
     ):
 
-        def answer(text: str) -> None:
+        def asks(text: str) -> Answer:
             from penstock.spark.tables import query as asked
 
             bar.step("reading")
-            found = asked(spark, where, text, since=since, until=until)
-            write(found, kind, out, limit, hidden=bar.hidden)
+            return SparkAnswer(asked(spark, where, text, since=since, until=until))
 
-        if query is not None:
-            answer(query)
-        elif output.has_terminal():
-            with bar.hidden():
-                converse(answer)
-        else:
-            for text in statements(sys.stdin):
-                answer(text)
+        answer_all(query, asks, bar, kind, out, limit)
+
+
+def answer_all(query: str | None, asks: Ask, bar: Bar, kind: Format, out: Path | None, limit: int | None) -> None:
+    """Answer the query, or those that are typed or piped in."""
+
+    def answer(text: str) -> None:
+        write(asks(text), kind, out, limit, hidden=bar.hidden)
+
+    if query is not None:
+        answer(query)
+    elif output.has_terminal():
+        with bar.hidden():
+            converse(answer)
+    else:
+        for text in statements(sys.stdin):
+            answer(text)
 
 
 def converse(answer: Callable[[str], None]) -> None:

@@ -19,7 +19,6 @@ import atexit
 import re
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from penstock.errors import InvalidField
 from penstock.history import History, Limits, Moment, QueueView, open_history
 from penstock.history.change_rows import PushTimes
 from penstock.history.files import LocalFiles
+from penstock.history.sql import TABLES, meant
 from penstock.model import suggestion
 from penstock.spark import functions as f
 from penstock.spark import ranges
@@ -407,10 +407,7 @@ def _json(offsets: Mapping[str, Mapping[str, int]]) -> str:
 
 
 ALL: Final = "*"
-TABLES: Final = ("messages", "events", "tasks")
-_NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
-_LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)
 # What no word of a statement is in: strings, quoted names, comments.
 _QUOTED: Final = re.compile(
     r"""\br(?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""",
@@ -478,19 +475,3 @@ def queue_names(url: str) -> list[str]:
     """The queues that are there, in the order of their names."""
     with closing(open_history(url)) as history:
         return sorted(history.look().queues)
-
-
-def meant(text: str, queues: Sequence[str]) -> dict[str, str | None]:
-    """The views that a statement may mean, by name, each with its queue; None is all queues.
-
-    There may be very many queues, so none is made that the statement cannot mean. `show views` means all of them.
-    """
-    words = {word.lower() for word in _WORDS.findall(text)}
-    is_listing = _LISTING.match(text) is not None
-    alike = Counter(queue.lower() for queue in queues)
-    named = [queue for queue in queues if alike[queue.lower()] == 1]
-    plain = {_NOT_IN_WORDS.sub("_", queue): queue for queue in named}
-    views: dict[str, str | None] = {name: queue for name, queue in plain.items() if name.lower() in words}
-    # All words of a name that is quoted are in the text.
-    views |= {name: name for name in named if is_listing or words.issuperset(_WORDS.findall(name.lower()))}
-    return views | {name: None for name in TABLES if is_listing or name in words}
