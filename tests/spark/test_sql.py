@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,19 @@ def ask(run: Run, spark: SparkSession, directory: Path, monkeypatch: pytest.Monk
     hush()
     monkeypatch.setattr(spark_session, "start", lambda *_: spark)
     monkeypatch.setattr(spark_session, "stop", lambda _: None)
+    return lambda *words, **options: run("sql", *words, "--engine", "spark", "--url", directory, **options)
+
+
+@pytest.fixture(params=["duckdb", "spark"])
+def either(request: pytest.FixtureRequest, run: Run, directory: Path) -> Any:  # noqa: F811
+    """Type a query at each engine."""
+    if request.param == "spark":
+        return request.getfixturevalue("ask")
     return lambda *words, **options: run("sql", *words, "--url", directory, **options)
 
 
-def test_all_queues_are_one_table_sealed_or_not(ask):
-    found = ask("select queue, count(*) as n from messages group by queue order by queue")
+def test_all_queues_are_one_table_sealed_or_not(either):
+    found = either("select queue, count(*) as n from messages group by queue order by queue")
 
     assert found.code == 0, found.err
     assert [line.split() for line in found.out.splitlines()] == [
@@ -57,15 +67,15 @@ def test_all_queues_are_one_table_sealed_or_not(ask):
     ]  # fmt: skip
 
 
-def test_events_tell_what_became_of_messages(ask):
-    found = ask("select outcome, sum(count) as n from events where queue = 'orders' group by outcome", "--json")
+def test_events_tell_what_became_of_messages(either):
+    found = either("select outcome, sum(count) as n from events where queue = 'orders' group by outcome", "--json")
 
     assert found.json_lines == [{"outcome": "acked", "n": 4}]
 
 
 @pytest.mark.parametrize("name", ["`orders.eu-1`", "orders_eu_1"])
-def test_a_queue_is_a_view_by_its_name_or_with_underscores(ask, name):
-    found = ask(f"select offset, payload, key, headers from {name} order by offset", "--format", "json")
+def test_a_queue_is_a_view_by_its_name_or_with_underscores(either, name):
+    found = either(f"select offset, payload, key, headers from {name} order by offset", "--format", "json")
 
     assert found.json_lines == [
         {"offset": 0, "payload": "grüße", "key": None, "headers": None},
@@ -73,9 +83,9 @@ def test_a_queue_is_a_view_by_its_name_or_with_underscores(ask, name):
     ]
 
 
-def test_a_table_shows_nulls_bytes_and_maps_so_that_people_can_read_them(ask):
-    eu = ask("select payload, key from orders_eu_1 order by offset").out.splitlines()
-    headers = ask("select headers, pushed_at from orders where offset = 9").out.splitlines()
+def test_a_table_shows_nulls_bytes_and_maps_so_that_people_can_read_them(either):
+    eu = either("select payload, key from orders_eu_1 order by offset").out.splitlines()
+    headers = either("select headers, pushed_at from orders where offset = 9").out.splitlines()
 
     assert [line.split() for line in eu[1:3]] == [["grüße", "NULL"], ["ff", "00", "NULL"]]
     assert headers[1].startswith('{"a":"b"}  2')
@@ -95,10 +105,10 @@ def test_csv_has_nothing_for_null_and_hex_for_what_is_no_text(ask):
     ]  # fmt: skip
 
 
-def test_parquet_is_one_file_in_the_order_of_the_query(ask, tmp_path):
+def test_parquet_is_one_file_in_the_order_of_the_query(either, tmp_path):
     out = tmp_path / "deep" / "result.parquet"
 
-    found = ask("select offset, payload from orders order by offset desc", "--format", "parquet", "--out", out)
+    found = either("select offset, payload from orders order by offset desc", "--format", "parquet", "--out", out)
 
     assert "10 rows in" in found.out, found.err
     table = pq.read_table(out)
@@ -106,18 +116,18 @@ def test_parquet_is_one_file_in_the_order_of_the_query(ask, tmp_path):
     assert [each.name for each in out.parent.iterdir()] == ["result.parquet"]
 
 
-def test_statements_are_read_from_standard_input(ask):
-    found = ask("-f", "csv", stdin=b"select count(*) as n\nfrom orders;\n\nselect 1 as one\n")
+def test_statements_are_read_from_standard_input(either):
+    found = either("-f", "csv", stdin=b"select count(*) as n\nfrom orders;\n\nselect 1 as one\n")
 
     assert found.out == "n\n10\none\n1\n"
 
 
-def test_a_prompt_outlives_a_wrong_question(ask, monkeypatch):
+def test_a_prompt_outlives_a_wrong_question(either, monkeypatch):
     lines = iter(["selec 1;", "select 7 as", "seven;", "exit"])
     monkeypatch.setattr(output, "has_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
 
-    found = ask()
+    found = either()
 
     assert "did you mean 'select'?" in found.err
     assert "seven" in found.out
@@ -211,7 +221,7 @@ def test_statements_that_read_are_not(statement):
 def test_a_statement_that_is_refused_starts_no_spark(run, directory, monkeypatch):  # noqa: F811
     monkeypatch.setattr("penstock.cli.spark_session.started", None)
 
-    found = run("sql", "selct 1", "--url", directory)
+    found = run("sql", "selct 1", "--engine", "spark", "--url", directory)
 
     assert found.code == 1
     assert "did you mean 'select'?" in found.err
@@ -232,7 +242,35 @@ def test_only_views_that_a_statement_can_mean_are_made():
     assert set(meant("show views", queues)) == {"a.b", "a_b", "events", "mail", "messages", "tasks", "x-1"}
 
 
-def test_errors_as_programs_read_them(ask):
-    found = ask("select * from ordrs", "--json")
+def test_errors_as_programs_read_them(either):
+    found = either("select * from ordrs", "--json")
 
-    assert found.json["error"]["code"] == "invalid_field"
+    assert found.json["error"]["code"] in {"bad_query", "invalid_field"}
+    assert found.json["error"]["message"] == "there is no view or queue 'ordrs'"
+
+
+def documented() -> list[str]:
+    """Every query in docs/sql.md that is typed at a shell."""
+    text = Path("docs/sql.md").read_text(encoding="utf-8")
+    found = re.findall(r"""^penstock sql (?:"([^"]*)"|'([^']*)')""", text, re.MULTILINE)
+    return [double or single for double, single in found]
+
+
+def test_every_documented_query_has_the_same_result_on_both_engines(run, spark, ask, tmp_path, monkeypatch):  # noqa: F811
+    where = tmp_path / "documented"
+    with Penstock(BlockingSession(Session(where, background=False))) as ps:
+        ps.queue("orders").push_many([Message(payload={"total": n}, key=f"customer-{n}") for n in range(9)])
+        ps.queue("orders.eu").push("x")
+        ps.queue("orders").lease(4).ack()
+
+    assert len(documented()) >= 6
+    for text in documented():
+        words = ("sql", text, "-f", "json", "--url", where)
+        by_duckdb, by_spark = run(*words), run(*words, "--engine", "spark")
+        assert (by_duckdb.code, by_spark.code) == (0, 0), (text, by_duckdb.err, by_spark.err)
+        assert rows(by_duckdb.out) == rows(by_spark.out), text
+
+
+def rows(text: str) -> list[list[Any]]:
+    """The values of each row, sorted by the names that both engines give to columns without one."""
+    return sorted((list(json.loads(line).values()) for line in text.splitlines()), key=repr)

@@ -45,6 +45,7 @@ Engine = Literal["duckdb", "spark"]
 LOCAL: Final = "local[*]"
 Hidden = Callable[[], AbstractContextManager[None]]
 Ask = Callable[[str], "Answer"]
+Opened = Callable[[Bar], AbstractContextManager[Ask]]
 
 ROWS_SHOWN: Final = 100
 WIDTH_PAYLOAD: Final = 80
@@ -101,32 +102,32 @@ def write(answer: Answer, kind: Format, out: Path | None, limit: int | None, *, 
         count = answer.parquet(out, limit)
     elif kind == "table":
         shown = limit or ROWS_SHOWN
-        found = answer.table(shown + (limit is None))
+        rows = answer.table(shown + (limit is None))
         with hidden(), _sheet(out) as file:
-            count = write_table(found, shown, file)
+            count = write_table(rows, shown, file)
     else:
-        found = answer.table(limit)
+        rows = answer.table(limit)
         with hidden(), _sheet(out) as file:
-            count = (write_json if kind == "json" else write_csv)(found, output.for_eyes(file))
+            count = (write_json if kind == "json" else write_csv)(rows, output.for_eyes(file))
     if out is not None:
         with hidden():
             output.done(f"{plural(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
 
 
-def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
+def write_table(table: pa.Table, limit: int, file: TextIO) -> int:
     """A table for people, up to a limit; on a terminal that is too narrow for it, a line for each field."""
-    rows = [tuple(map(_shown, row)) for row in rows_of(found.slice(0, limit))]
-    widths = [max(map(len, column)) for column in zip(found.column_names, *rows, strict=True)]
+    rows = [tuple(map(_shown, row)) for row in rows_of(table.slice(0, limit))]
+    widths = [max(map(len, column)) for column in zip(table.column_names, *rows, strict=True)]
     natural = sum(widths) + 2 * len(widths)
-    paper = output.console() if file is sys.stdout else output.Paper(file=file)
+    paper = output.console() if file is sys.stdout else output.SafeConsole(file=file)
     if not paper.is_terminal:
         # Into a file or a pipe nothing needs to fit a screen.
         paper.width = max(natural, output.WIDTH_PLAIN)
     if natural > paper.width:
-        _write_records(found.column_names, rows, paper)
-    elif found.num_columns:
-        output.write(_grid(found.schema, rows), paper)
-    more = "; there are more, which --limit or another --format shows" if found.num_rows > limit else ""
+        _write_records(table.column_names, rows, paper)
+    elif table.num_columns:
+        output.write(_grid(table.schema, rows), paper)
+    more = "; there are more, which --limit or another --format shows" if table.num_rows > limit else ""
     output.write(f"[dim]{plural(len(rows), 'row')}{more}[/]", paper)
     return len(rows)
 
@@ -152,21 +153,21 @@ def _styled(text: str) -> str:
     return f"[dim]{NULL}[/]" if text == NULL else escape(text)
 
 
-def write_json(found: pa.Table, file: TextIO) -> int:
+def write_json(table: pa.Table, file: TextIO) -> int:
     """An object for each row, on a line of its own."""
-    names = unique(found.column_names)
-    for row in rows_of(found):
+    names = unique(table.column_names)
+    for row in rows_of(table):
         fields = dict(_json_field(name, value) for name, value in zip(names, row, strict=True))
         file.write(msgspec.json.encode(fields, enc_hook=str).decode() + "\n")
-    return int(found.num_rows)
+    return int(table.num_rows)
 
 
-def write_csv(found: pa.Table, file: TextIO) -> int:
+def write_csv(table: pa.Table, file: TextIO) -> int:
     """A line of names, and one for each row."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(found.column_names)
-    writer.writerows(tuple(map(_csv_cell, row)) for row in rows_of(found))
-    return int(found.num_rows)
+    writer.writerow(table.column_names)
+    writer.writerows(tuple(map(_csv_cell, row)) for row in rows_of(table))
+    return int(table.num_rows)
 
 
 def write_parquet(frame: DataFrame, out: Path) -> int:
@@ -190,20 +191,20 @@ def write_parquet(frame: DataFrame, out: Path) -> int:
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def rows_of(found: pa.Table) -> Iterator[tuple[Any, ...]]:
+def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Rows, whatever the columns are called."""
-    for batch in found.to_batches():
+    for batch in table.to_batches():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def unique(names: Sequence[str]) -> list[str]:
     """Names that can be keys: the second `count` is `count_2`."""
     again: dict[str, int] = {}
-    found = []
+    renamed = []
     for name in names:
         again[name] = again.get(name, 0) + 1
-        found.append(name if again[name] == 1 else f"{name}_{again[name]}")
-    return found
+        renamed.append(name if again[name] == 1 else f"{name}_{again[name]}")
+    return renamed
 
 
 @contextmanager
@@ -267,10 +268,10 @@ def _plain(value: Any) -> Any:
         return _instant(value)
     if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
+    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
         return {str(key): _plain(inner) for key, inner in value}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return value
@@ -326,33 +327,46 @@ def sql(
     is_local = master == LOCAL and not settings
     if engine == "duckdb" and not is_local:
         raise CommandError("--master and --conf are for Spark", hint="leave --engine out, or say --engine spark")
-    asks: Ask
-    if engine == "duckdb" or (engine is None and is_local):
-        with Bar(is_shown=not as_json) as bar, closing(open_history(where)) as history:
-            duck = SqlEngine(history)
+    if engine != "spark" and is_local:
+        opened = _duckdb(where, since, until)
+    else:
+        from penstock.spark.tables import check_reading
+
+        check_reading(query or "")
+        opened = _spark(where, since, until, master, settings)
+    with Bar(is_shown=not as_json) as bar, opened(bar) as asks:
+        answer_all(query, asks, bar, kind, out, limit)
+
+
+def _duckdb(where: str, since: datetime | None, until: datetime | None) -> Opened:
+    @contextmanager
+    def opened(bar: Bar) -> Iterator[Ask]:
+        with closing(open_history(where)) as history:
+            engine = SqlEngine(history)
 
             def asks(text: str) -> Answer:
                 bar.step("reading")
-                return TableAnswer(lambda rows_max: duck.query(text, since=since, until=until, rows_max=rows_max))
+                return TableAnswer(lambda rows_max: engine.query(text, since=since, until=until, rows_max=rows_max))
 
-            answer_all(query, asks, bar, kind, out, limit)
-        return
-    from penstock.spark.tables import check_reading
+            yield asks
 
-    if query is not None:
-        check_reading(query)
-    with (
-        Bar(is_shown=not as_json) as bar,
-        spark_session.started("sql", master=master, settings=settings, bar=bar) as spark,
-    ):
+    return opened
 
-        def asks(text: str) -> Answer:
-            from penstock.spark.tables import query as asked
 
-            bar.step("reading")
-            return SparkAnswer(asked(spark, where, text, since=since, until=until))
+def _spark(where: str, since: datetime | None, until: datetime | None, master: str, settings: dict[str, str]) -> Opened:
+    from penstock.spark.tables import query
 
-        answer_all(query, asks, bar, kind, out, limit)
+    @contextmanager
+    def opened(bar: Bar) -> Iterator[Ask]:
+        with spark_session.started("sql", master=master, settings=settings, bar=bar) as spark:
+
+            def asks(text: str) -> Answer:
+                bar.step("reading")
+                return SparkAnswer(query(spark, where, text, since=since, until=until))
+
+            yield asks
+
+    return opened
 
 
 def answer_all(query: str | None, asks: Ask, bar: Bar, kind: Format, out: Path | None, limit: int | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,14 +34,27 @@ HIDDEN: Final = ("incarnation", "partition_id", "number")  # stored, and not sho
 _NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
 _LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)
+_READS: Final = ("select", "with", "from", "values", "table", "show", "describe", "explain")
+# What Spark understands and DuckDB does not: names in backticks, and a column called offset, which is a keyword there
+# unless a number follows. Strings, quoted names and comments are passed over.
+_SPELLINGS: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|`(?P<name>[^`]*)`|\b(?P<offset>offset)\b(?!\s+\d)""",
+    re.DOTALL | re.IGNORECASE,
+)
 _MEMORY_MB: Final = 512
 # Names of Spark's functions that documented queries use; most others have the same name in both.
 _MACROS: Final = (
     "get_json_object(document, path) as json_extract_string(document, path)",
-    "date_format_iso(instant) as strftime(instant, '%Y-%m-%dT%H:%M:%SZ')",
+    "decode(bytes) as system.main.decode(bytes), (bytes, encoding) as system.main.decode(bytes)",
 )
 Allows = Callable[[str], bool]  # whether the caller may read a queue
 Masks = Callable[[str, pa.RecordBatch], pa.RecordBatch]  # hides what the caller may not see of a queue's messages
+
+
+MESSAGE_COLUMNS: Final = (
+    "queue", "partition", "offset", "key", "payload", "headers", "priority", "pushed_at", "available_at", "expires_at",
+    "dedup_key", "trace_id", "producer", "content_type", "max_attempts",
+)  # fmt: skip
 
 
 def _shown(schema: pa.Schema) -> pa.Schema:
@@ -48,7 +62,7 @@ def _shown(schema: pa.Schema) -> pa.Schema:
 
 
 SHOWN: Final = {
-    MESSAGES: _shown(SCHEMAS[MESSAGES]),
+    MESSAGES: pa.schema([SCHEMAS[MESSAGES].field(name) for name in MESSAGE_COLUMNS]),
     EVENTS: _shown(EVENTS_SCHEMA),
     TASKS: _shown(SCHEMAS[TASKS]),
 }
@@ -80,7 +94,7 @@ class _Scan:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches)
 
 
-class _View(ds.Dataset):
+class _View(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """A table of the history as a dataset: DuckDB calls `scanner` with the columns and the filter of its plan."""
 
     def __init__(self, history: History, moment: Moment, table: str, queues: Sequence[str], limits: Limits) -> None:
@@ -132,6 +146,7 @@ class SqlEngine:
         self, text: str, *, since: datetime | None = None, until: datetime | None = None, rows_max: int | None = None
     ) -> pa.Table:
         """The result of one statement, at most `rows_max` rows of it. `BadQuery` when it cannot be run."""
+        text = _SPELLINGS.sub(_quoted, text)
         moment = self._history.look()
         queues = sorted(filter(self._allows, moment.queues))
         limits = Limits(since=_micros("since", since), until=_micros("until", until))
@@ -168,10 +183,12 @@ class SqlEngine:
         try:
             statements = database.extract_statements(text)
         except self._duckdb.Error as error:
-            raise BadQuery(_first_line(error)) from None
+            first = next(iter(_WORDS.findall(text)), "").lower()
+            hint = None if first in _READS else suggestion(first, _READS)
+            raise BadQuery(_first_line(error), hint=hint) from None
         kinds = self._duckdb.StatementType
         if len(statements) != 1:
-            raise BadQuery("query: it must be one statement", hint="send several one after the other")
+            raise BadQuery("query: it must be one statement", hint="run several one after the other")
         if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.RELATION):
             raise InvalidField(
                 f"{statements[0].type.name.lower()}: queues are only read here", hint="begin with select"
@@ -187,14 +204,28 @@ class SqlEngine:
 
 def _first(reader: pa.RecordBatchReader, rows_max: int | None) -> pa.Table:
     if rows_max is None:
-        return reader.read_all()
+        return _plain(reader.read_all())
     batches, count = [], 0
     for batch in reader:
         batches.append(batch.slice(0, rows_max - count))
         count += batches[-1].num_rows
         if count >= rows_max:
             break
-    return pa.Table.from_batches(batches, schema=reader.schema)
+    return _plain(pa.Table.from_batches(batches, schema=reader.schema))
+
+
+def _plain(found: pa.Table) -> pa.Table:
+    """Sums of integers come as decimals of 38 digits: those that fit become integers again."""
+    for index, field in enumerate(found.schema):
+        if pa.types.is_decimal(field.type) and field.type.scale == 0:
+            with suppress(pa.ArrowInvalid):
+                found = found.set_column(index, field.name, found.column(index).cast(pa.int64()))
+    return found
+
+
+def _quoted(part: re.Match[str]) -> str:
+    name = part["name"] if part["name"] is not None else part["offset"]
+    return part[0] if name is None else '"' + name.replace('"', '""') + '"'
 
 
 def _micros(name: str, at: datetime | None) -> int | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidField
 from penstock.history.change_rows import EVENTS_SCHEMA
+from penstock.history.sql import HIDDEN, MESSAGE_COLUMNS
 from penstock.model import suggestion
 from penstock.spark.options import Headers, Payload, SourceOptions, option_names, source_options
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS
@@ -36,20 +37,15 @@ _SPARK_TYPES: Final = {
     "timestamp[us, tz=UTC]": "timestamp",
     "map<string, string>": "map<string,string>",
 }
-_INTERNAL: Final = ("incarnation", "partition_id", "number")  # stored, and not shown
-_MESSAGE_COLUMNS: Final = (
-    "queue", "partition", "offset", "key", "payload", "headers", "priority", "pushed_at", "available_at", "expires_at",
-    "dedup_key", "trace_id", "producer", "content_type", "max_attempts",
-)  # fmt: skip
 
 
 def _columns(schema: pa.Schema, names: Sequence[str] | None = None) -> dict[str, str]:
-    shown = names or [name for name in schema.names if name not in _INTERNAL]
+    shown = names or [name for name in schema.names if name not in HIDDEN]
     return {name: _SPARK_TYPES[str(schema.field(name).type)] for name in shown}
 
 
 COLUMNS: Final = {
-    MESSAGES: _columns(SCHEMAS[MESSAGES], _MESSAGE_COLUMNS),
+    MESSAGES: _columns(SCHEMAS[MESSAGES], MESSAGE_COLUMNS),
     EVENTS: _columns(EVENTS_SCHEMA),
     TASKS: _columns(SCHEMAS[TASKS]),
 }
