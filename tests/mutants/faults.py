@@ -8,6 +8,7 @@ from tests.mutants.access_faults import ACCESS_FAULTS
 from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
+from tests.mutants.segment_faults import SEGMENT_FAULTS
 
 # Those that every run of the tests plants: quick ones, of different kinds.
 SAMPLE: Final = frozenset(("no-fdatasync", "bad-crc-accepted", "attempts-off-by-one", "no-run-id", "any-host"))
@@ -502,6 +503,7 @@ FAULTS: Final = (
     *ACCESS_FAULTS,
     *BACKUP_FAULTS,
     *ENCRYPTION_FAULTS,
+    *SEGMENT_FAULTS,
     # Spark.
     Fault(
         "payloads-judged-together",

@@ -13,6 +13,7 @@ from penstock.errors import OutcomeUnknown, PenstockError, Unavailable
 from penstock.storage.manifest import CurrentManifest
 from penstock.storage.segment_files import SegmentFiles, read_book
 from penstock.storage.segments import SegmentStore
+from tests.support.dose import NIGHTLY
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.frames import FrameMaker, expected_payloads, sealed_payloads
 from tests.support.objects import FaultyObjects
@@ -35,7 +36,7 @@ def opened(disk: ForgetfulDisk, objects: FaultyObjects, clock: ManualClock, url:
 def workload() -> FrameMaker:
     frames = FrameMaker()
     for n in range(6):
-        frames.push(1 + n % 2, [b"%d-%d" % (n, row) for row in range(50)], rows=[row % 3 - 1 for row in range(50)])
+        frames.push(1 + n % 2, [b"%d-%d" % (n, row) for row in range(9)], rows=[row % 3 - 1 for row in range(9)])
         frames.settle(1 + n % 2, Span(0, n, 1))
     return frames
 
@@ -56,7 +57,7 @@ def settled(store: SegmentStore, objects: FaultyObjects) -> None:
     assert store.verify() == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 2))
 def test_a_crash_at_any_operation_leaves_neither_a_gap_nor_an_object_that_is_never_swept(seed):
     frames, clock = workload(), ManualClock()
     step = 0

@@ -23,6 +23,7 @@ from penstock.cli import (
     pipeline,
     queues,
     schedules,
+    segments,
     store,
     target,
     tasks,
@@ -81,6 +82,7 @@ app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
 _add("Storage", backup.restore)
 app.add_typer(store.app, name="store", rich_help_panel="Storage")
 app.add_typer(store.nodes, name="node", rich_help_panel="Storage")
+app.add_typer(segments.app, name="segments", rich_help_panel="Storage")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 _add("Access", access.whoami, dashboard)
 command(access.keys, "file")(header_file)

@@ -31,6 +31,7 @@ from penstock.journal import JournalFile
 from penstock.model import AUDIT_QUEUE, Freed, check_seconds, check_size
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
 from penstock.shard.compaction import Compactor
+from penstock.storage import segment_audit
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.schema import Names
@@ -433,6 +434,12 @@ class Storekeeper:
         assert self._shard.store is not None
         with self._at_work():
             return self._shard.store.compact(moved=self._relocate)
+
+    def move_segments(self, on_progress: segment_audit.Progress = lambda done, total: None) -> tuple[int, int]:
+        """Move all segment files to where new ones go; returns how many, and how many bytes."""
+        assert self._shard.store is not None
+        with self._at_work():
+            return self._shard.store.move(self._relocate, on_progress)
 
     def _trim(self, queue: Queue) -> dict[tuple[int, int], int]:
         """Move the starts of a queue's partitions as far as its rules say."""

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from penstock import limits
@@ -303,6 +304,47 @@ class SegmentStore:
         removed = sum(extent.stored_rows for extent in old) - sum(extent.stored_rows for extent in kept)
         size = sum(entry.bytes for entry in written)
         return new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
+
+    def move(
+        self, moved: Moved | None = None, on_progress: segment_audit.Progress = lambda done, total: None
+    ) -> tuple[int, int]:
+        """Move files to where new ones go, one by one; returns how many, and how many bytes.
+
+        `moved` is called with the extents of each. A damaged file is left where it is.
+        """
+        manifest = self.manifest
+        names = [name for name in manifest.files if not self._disk.is_current(name)]
+        extents_of = extents_in(manifest, names)
+        total = sum(manifest.files[name].bytes for name in names)
+        count = size = 0
+        for name in names:
+            with self._changing:
+                new = self._move(name, extents_of[name])
+            if new is not None:
+                count, size = count + 1, size + manifest.files[name].bytes
+                if moved is not None and new:
+                    moved(new)
+            on_progress(size, total)
+        with self._changing:
+            self._sweep()
+        return count, size
+
+    def _move(self, name: str, extents: list[Extent]) -> list[Extent] | None:
+        """Copy one file, have the manifest name the copy; the extents in it, None when it stays."""
+        now = self._current
+        file = now.files.get(name)
+        if file is None:
+            return None
+        data = self._disk.read(name)
+        if crc32c(data) != file.crc32c:
+            logger.warning("%s does not match its checksum, and stays where it is", name)
+            return None
+        copy = msgspec.structs.replace(file, name=self._disk.next_name(file.table, file.first_sequence))
+        self._disk.write_whole(copy.name, data)
+        present = [extent for extent in extents if now.extents.has(extent)]
+        new = sorted(msgspec.structs.replace(extent, file=copy.name) for extent in present)
+        now.change(Layer(files={copy.name: copy}, extents=new, gone=Gone(files=[name])))
+        return new
 
     def _sweep(self) -> Freed:
         files, size = self._current.sweep()
