@@ -221,3 +221,24 @@ def test_the_cache_of_a_node_is_in_its_own_directory(store, s3, tmp_path):
         seal(handle)
 
     assert list(Path(tmp_path / "node").rglob("cache/at-1.messages.*"))
+
+
+@pytest.mark.parametrize("where", ["directory", "postgres"])
+def test_penstock_sql_reads_segments_in_object_storage(request, s3, tmp_path, where):
+    import json
+
+    from typer.testing import CliRunner
+
+    from penstock.cli.app import app
+
+    location = request.getfixturevalue("store") if where == "postgres" else str(tmp_path / "data")
+    with penstock.open(location, segments=s3.url) as handle:
+        fill(handle)
+        seal(handle)
+        fill(handle, 200)
+
+    query = "select count(*) as n, max(offset) as last from mail"
+    result = CliRunner().invoke(app, ["sql", "--url", location, "--json", query])
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) in ({"n": 400, "last": 399}, [{"n": 400, "last": 399}])

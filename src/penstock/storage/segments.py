@@ -306,7 +306,7 @@ class SegmentStore:
         return new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
 
     def move(
-        self, moved: Moved | None = None, on_progress: segment_audit.Progress = lambda done, total: None
+        self, moved: OnMoved | None = None, on_progress: segment_audit.Progress = lambda done, total: None
     ) -> tuple[int, int]:
         """Move files to where new ones go, one by one; returns how many, and how many bytes.
 
