@@ -176,6 +176,11 @@ class Authorisation:
             principal.may(Action.READ, queue) and not (looks_inside and self.mask(principal, queue) is not None)
         )
 
+    def queryable(self, principal: Principal) -> list[str]:
+        """The queues that somebody may query: one with fields that are masked for them is left out whole."""
+        names = list(self._shard.core.by_name)
+        return [name for name in names if principal.may(Action.READ, name) and self.mask(principal, name) is None]
+
     # masks
 
     def mask(self, principal: Principal, queue: str) -> Mask | None:

@@ -27,6 +27,7 @@ from penstock.broker.audit import Audit
 from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
+from penstock.broker.history_queries import HistoryQueries
 from penstock.broker.leases import Pending, PendingQueues, Stream, StreamRequest
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Kind, Producer, PushCoalescer
@@ -84,6 +85,7 @@ class Broker:
         self.logins = Logins(self, authenticator, sign_in)
         self.tasks = Tasks(self)
         self.events = Events(session, self.confirmer, self.authorisation.task)
+        self.history_queries: HistoryQueries | None = None  # where there are files to query
         self.is_draining = False
         self.elsewhere: Callable[[Client], PenstockError] | None = None  # a spare node: who asks is sent to the owner
         self.notices = session.notices  # what else readyz has to say

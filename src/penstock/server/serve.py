@@ -29,6 +29,7 @@ from penstock.access.sessions import link_of
 from penstock.access.tls import RELOAD_SECONDS, Files, ServerTls
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
+from penstock.broker.history_queries import HistoryQueries
 from penstock.clock import SystemClock
 from penstock.config import Port, Settings
 from penstock.embedded.session import Session, segments_at, upkeep_of
@@ -309,6 +310,15 @@ class Server:
             self._certificate_changed(self.tls)
 
     def _make_broker(self, session: Session) -> Broker:
+        broker = self._broker_of(session)
+        settings = self._settings
+        secrets = {"PENSTOCK_MASTER_KEY": settings.master_key, "PENSTOCK_KMS_COMMAND": settings.kms_command}
+        environment = {name: value for name, value in secrets.items() if value}
+        location = settings.store or os.path.abspath(settings.data)
+        broker.history_queries = HistoryQueries(location, environment)
+        return broker
+
+    def _broker_of(self, session: Session) -> Broker:
         meter = Meter(session.shard.clock.now())
         if self._settings.auth == "off":
             return Broker(session, meter=meter)
@@ -362,6 +372,8 @@ class Server:
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
         self._listeners.clear()
         if self.broker is not None:
+            if self.broker.history_queries is not None:
+                await self.broker.history_queries.close()
             await asyncio.to_thread(self.broker.confirmer.finish)
             self.broker.close()  # here: those whom it tells are on this loop
         if self._session is not None:

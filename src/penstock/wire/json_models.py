@@ -471,3 +471,30 @@ class StatusView(Struct):
 def producer_view(id: int, epoch: int) -> ProducerView:
     """A producer that was registered."""
     return ProducerView(f"{id:016x}", epoch)
+
+
+# SQL over the history
+
+
+class HistoryQuery(Request):
+    """One statement that reads. `since` and `until` limit what it sees."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+class QueryColumn(Struct):
+    """A column of a result."""
+
+    name: str
+    type: str
+
+
+class QueryResult(Struct):
+    """Rows as lists of values, in the order of the columns. `is_cut`: there were more rows than `limit`."""
+
+    columns: list[QueryColumn]
+    rows: list[list[Any]]
+    is_cut: bool = False

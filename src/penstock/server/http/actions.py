@@ -16,6 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.errors import PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, check_name
 from penstock.operations import Action
+from penstock.operations.base import SOME_QUEUE
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
 from penstock.server.http.site import Site
@@ -81,6 +82,16 @@ async def update_queue(request: RequestParts) -> Any:
 async def _queue(request: RequestParts, name: str) -> Any:
     """The queue that was changed: who may do that may see its options."""
     return view_of(name, await request.broker.looked(ops.GetOptions(name)))
+
+
+async def query_history(request: RequestParts) -> Any:
+    """POST /api/v1/history/query."""
+    broker, body = request.broker, request.body
+    broker.require(request.client, Action.READ, SOME_QUEUE)
+    if broker.history_queries is None:
+        raise Unavailable("this broker keeps nothing on disk that could be queried")
+    queues = broker.authorisation.queryable(request.client.principal)
+    return await broker.history_queries.run(body.query, queues, body.limit, body.since, body.until)
 
 
 async def all_stats(request: RequestParts) -> models.StatsView:

@@ -264,6 +264,13 @@ COMPOSED: Final = (
         *("DELETE", "/api/v1/sessions/current", "delete_session", "Sign out", sign_in.end_session),
         errors=("not_authenticated",),
     ),
+    Route(
+        *("POST", "/api/v1/history/query", "query_history", "SQL over the history", actions.query_history),
+        body=models.HistoryQuery,
+        result=models.QueryResult,
+        errors=("bad_query", "rate_limited"),
+        example={"query": "select queue, count(*) as messages from messages group by queue", "limit": 100},
+    ),
     Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
     Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
     Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=models.StatusView),
