@@ -23,6 +23,7 @@ PAGES = [
     ("workers", "Workers"),
     ("schedules", "Schedules"),
     ("history", "History"),
+    ("query", "Query"),
     ("queues/shop.orders/history", "shop.orders"),
     ("operations", "Operations"),
     ("audit", "Audit"),

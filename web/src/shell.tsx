@@ -30,6 +30,7 @@ export const SECTIONS: readonly Section[] = [
   { id: "workers", title: "Workers", key: "w", load: () => import("./pages/workers") },
   { id: "schedules", title: "Schedules", key: "s", load: () => import("./pages/schedules") },
   { id: "history", title: "History", key: "h", load: () => import("./pages/history") },
+  { id: "query", title: "Query", key: "u", load: () => import("./pages/query") },
   { id: "operations", title: "Operations", key: "p", load: () => import("./pages/operations") },
   { id: "audit", title: "Audit", key: "a", load: () => import("./pages/audit") },
   { id: "broker", title: "Broker", key: "b", load: () => import("./pages/broker") },

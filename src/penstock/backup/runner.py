@@ -19,7 +19,7 @@ from penstock.backup.access_bundle import check_passphrase, pack_access
 from penstock.backup.sets import BackupSet
 from penstock.backup.snapshot import Holding, Snapshot, clear_holding, snapshot_in_use
 from penstock.backup.targets import open_target
-from penstock.errors import Closed, InvalidField, PenstockError, StateError, StorageError
+from penstock.errors import BadRequest, Closed, InvalidField, PenstockError, StateError
 from penstock.replies import BackupState
 from penstock.storage import pins
 from penstock.storage.disk import Disk
@@ -57,7 +57,7 @@ class Backups:
     def start(self, destination: str, keep: int | None, passphrase: str, owner: str = "") -> BackupState:
         """Begin a backup; `state` shows how it goes."""
         if self._keeper is None or self._disk is None:
-            raise StorageError("there is nothing to back up: everything is in memory", hint="give it a data directory")
+            raise BadRequest("there is nothing to back up: everything is in memory", hint="give it a data directory")
         self._check(destination, owner)
         if keep is not None and keep < 1:
             raise InvalidField(f"keep: {keep} is not 1 or more", hint="the newest moment always stays")

@@ -6,7 +6,7 @@ import { Table } from "../parts/table";
 import { ask, Badge, Card, Facts, notify, Page, type Tone } from "../parts/ui";
 
 type Health = Schemas["Health"];
-const TONES: Record<Health["status"], Tone> = { ok: "ok", degraded: "warning", stopping: "warning", failed: "danger" };
+const TONES: Record<Health["status"], Tone> = { ok: "ok", spare: "info", degraded: "warning", stopping: "warning", failed: "danger" };
 
 export default function Broker() {
   const loaded = useLoad("health", (abort) => get<Health>(["health"], {}, abort));

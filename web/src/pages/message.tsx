@@ -1,19 +1,21 @@
 // One message: its payload, where it stands in each group, why it waits, and what happened to it.
 import { at, call, get, may, post, type Schemas } from "../api";
-import { useLoad, View } from "../parts/load";
+import { useInterval, useLoad, View } from "../parts/load";
 import { exactJson, Payload } from "../parts/payload";
 import { ask, Badge, Card, Empty, Facts, Field, notify, Page, Time } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
 import { content } from "./queue";
 
-type Message = Schemas["MessageView"];
+type Message = Schemas["MessageDetails"];
 
 export default function MessagePage() {
   const [, queue = "", partition = "", offset = ""] = path.value;
   const parts = ["queues", queue, "messages", partition, offset];
   const id = `${queue}/${partition}/${offset}`;
   const message = useLoad(id, (abort) => get<Message>(parts, {}, abort));
-  const why = useLoad(`why,${id}`, (abort) => get<Schemas["Reasons"]>([...parts, "why"], {}, abort));
+  const events = useLoad(`events,${id}`, (abort) => get<Schemas["MessageEvents"]>([...parts, "events"], {}, abort));
+  useInterval(message.reload, 5);
+  useInterval(events.reload, 5);
   return (
     <Page
       title={id}
@@ -26,7 +28,7 @@ export default function MessagePage() {
         message.data ? (
           <>
             {may("push", queue) ? <button onClick={() => pushAgain(queue, message.data as Message)}>Push again</button> : null}
-            {may("manage", queue) ? <button onClick={() => cancel(id, parts, why.reload)}>Cancel</button> : null}
+            {may("manage", queue) ? <button onClick={() => cancel(id, parts, message.reload)}>Cancel</button> : null}
           </>
         ) : null
       }
@@ -39,24 +41,28 @@ export default function MessagePage() {
                 <Facts items={facts(data)} />
               </Card>
               <Card title="State in each group">
-                <View of={why} rows={2}>
-                  {({ reasons }) =>
-                    reasons.length ? (
-                      <ul class="timeline">
-                        {reasons.map((reason) => (
-                          <li key={reason.group} class={tone(reason.code)}>
-                            <strong>{reason.group}</strong> <Badge>{reason.code}</Badge>
-                            <p>{reason.text}</p>
-                          </li>
-                        ))}
-                      </ul>
-                    ) : (
-                      <Empty title="No group reads this message" />
-                    )
-                  }
-                </View>
+                {data.groups.length ? (
+                  <ul class="timeline">
+                    {data.groups.map((group) => (
+                      <GroupState key={group.group} group={group} />
+                    ))}
+                  </ul>
+                ) : (
+                  <Empty title="No group reads this message" />
+                )}
               </Card>
             </div>
+            <Card title="Timeline">
+              <View of={events} rows={3}>
+                {(list) => (
+                  <ol class="timeline">
+                    {list.events.map((event, index) => (
+                      <EventItem key={index} event={event} />
+                    ))}
+                  </ol>
+                )}
+              </View>
+            </Card>
             <Card title="Payload">
               <Payload of={data} />
             </Card>
@@ -69,6 +75,48 @@ export default function MessagePage() {
         )}
       </View>
     </Page>
+  );
+}
+
+function GroupState({ group }: { group: Schemas["MessageState"] }) {
+  return (
+    <li class={tone(group.status)}>
+      <strong>{group.group}</strong> <Badge>{group.status}</Badge>
+      <p>{group.text}</p>
+      {group.consumer ? (
+        <p class="soft">
+          held by {group.consumer} until <Time at={group.expires_at} />
+        </p>
+      ) : null}
+      {group.due_at ? (
+        <p class="soft">
+          next attempt <Time at={group.due_at} />
+        </p>
+      ) : null}
+      {group.error ? <pre class="trace">{group.error}</pre> : null}
+    </li>
+  );
+}
+
+function EventItem({ event }: { event: Schemas["MessageEvent"] }) {
+  return (
+    <li class={tone(event.what)}>
+      <strong>{event.what}</strong>
+      {event.group ? ` in ${event.group}` : ""}
+      {event.attempt ? `, attempt ${event.attempt}` : ""}
+      {event.consumer ? ` by ${event.consumer}` : ""} <span class="soft"><Time at={event.at} /></span>
+      {event.due_at ? (
+        <p class="soft">
+          next attempt <Time at={event.due_at} />
+        </p>
+      ) : null}
+      {event.letter ? (
+        <p>
+          <Link href={messageLink(event.letter)}>dead letter {event.letter}</Link>
+        </p>
+      ) : null}
+      {event.error ? <pre class="trace">{event.error}</pre> : null}
+    </li>
   );
 }
 
@@ -90,8 +138,8 @@ function facts(message: Message): [string, preact.ComponentChildren][] {
 
 function tone(code: string): string {
   if (/acked|settled/.test(code)) return "ok";
-  if (/dead|expired|dropped|purged/.test(code)) return "danger";
-  return /ready/.test(code) ? "" : "warning";
+  if (/dead|expired|dropped|purged|lost/.test(code)) return "danger";
+  return /ready|pushed|leased|redriven/.test(code) ? "" : "warning";
 }
 
 function cancel(id: string, parts: readonly string[], reload: () => void): void {

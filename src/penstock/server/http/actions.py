@@ -13,7 +13,7 @@ from penstock import operations as ops
 from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
-from penstock.errors import PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
+from penstock.errors import BadQuery, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, check_name
 from penstock.operations import Action
 from penstock.operations.base import SOME_QUEUE
@@ -89,7 +89,7 @@ async def query_history(request: RequestParts) -> Any:
     broker, body = request.broker, request.body
     broker.require(request.client, Action.READ, SOME_QUEUE)
     if broker.history_queries is None:
-        raise Unavailable("this broker keeps nothing on disk that could be queried")
+        raise BadQuery("this broker keeps nothing on disk that could be queried", hint="start it with --data")
     queues = broker.authorisation.queryable(request.client.principal)
     return await broker.history_queries.run(body.query, queues, body.limit, body.since, body.until)
 
