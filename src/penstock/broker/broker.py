@@ -219,14 +219,9 @@ class Broker:
         ended: Callable[[PenstockError | None], None],
     ) -> Stream:
         """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
-        if request.queues is None:
-            refused = self.refused(client, Action.CONSUME, request.queue)
-        else:
-            named = [name for name in request.queues.names if not name.endswith("*")]
-            refusals = (self.refused(client, Action.CONSUME, name) for name in named or (SOME_QUEUE,))
-            refused = next((refusal for refusal in refusals if refusal is not None), None)
-        if refused is not None:
-            raise refused
+        names = (request.queue,) if request.queues is None else request.queues.names
+        for name in [name for name in names if not name.endswith("*")] or (SOME_QUEUE,):
+            raised(self.refused(client, Action.CONSUME, name))
         stream = Stream(self, client, request, deliver, ended)
         self.streams.add(stream)
         return stream
