@@ -19,6 +19,9 @@ import msgspec
 
 from penstock.errors import InvalidField
 
+ANCHOR_FILE: Final = "access/audit.json"
+
+
 GENESIS: Final = "0" * 64  # in place of a hash before the first record
 OK: Final = "ok"
 

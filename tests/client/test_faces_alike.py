@@ -8,13 +8,16 @@ import re
 import pytest
 
 from penstock.client import generate
+from penstock.client._async import access as async_access
 from penstock.client._async import consumer as async_consumer
 from penstock.client._async import delivery as async_delivery
 from penstock.client._async import queue as async_queue
-from penstock.client._sync import consumer, delivery, queue
+from penstock.client._sync import access, consumer, delivery, queue
 from penstock.client.handles import AsyncPenstock, Penstock
 
 PAIRS = {
+    "Access": (access.Access, async_access.Access),
+    "Audit": (access.Audit, async_access.Audit),
     "Penstock": (Penstock, AsyncPenstock),
     "Queue": (queue.Queue, async_queue.Queue),
     "DeadLetters": (queue.DeadLetters, async_queue.DeadLetters),

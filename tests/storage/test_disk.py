@@ -11,8 +11,8 @@ import pytest
 from penstock import limits
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, StorageError
 from penstock.storage import disk as disk_module
-from penstock.storage.disk import Disk, RealDisk, storage_error, write_fully
-from penstock.storage.journal_files import free_bytes_min, is_short_of_space
+from penstock.storage.disk import Disk, RealDisk, free_bytes_min, storage_error, write_fully
+from penstock.storage.journal_files import is_short_of_space
 from tests.support.forgetful import ForgetfulDisk
 
 SHARD = bytes(range(16))

@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.errors import InvalidField, NotAuthorised
 from penstock.model import ACCESS_DIRECTORY
+from penstock.model_audit import ANCHOR_FILE
 from penstock.seals import aes
-from penstock.shard.audit import ANCHOR_FILE
 from penstock.storage.disk import Disk, ReadableDisk
 
 MAGIC: Final = b"PNSTKAC1"

@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from penstock.backup.targets import pieces_of
 from penstock.errors import StorageError
-from penstock.shard.audit import ANCHOR_FILE
+from penstock.model_audit import ANCHOR_FILE
 from penstock.storage import checkpoint, journal_files, manifest, staging
 from penstock.storage.directory import Marker, read_whole_marker
 from penstock.storage.disk import Disk, ReadableDisk, RealDisk

@@ -29,7 +29,6 @@ from penstock import limits, validation
 from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of
 from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit, fit_leases
-from penstock.embedded.session import loaded
 from penstock.errors import InvalidField, NotAuthorised, PenstockError
 from penstock.model import DEFAULT_GROUP, Position
 from penstock.operations import Action
@@ -262,7 +261,7 @@ class PendingQueues(Pending):
             self._broker.in_thread(self._lease_and_load, self._answered)
         elif not isinstance(answer, PenstockError) and any(sealed_extents(lease.pieces) for lease in answer[0].leases):
             reply, ticket = answer
-            self._broker.in_thread(lambda: (loaded(self._broker.session, reply), ticket), self._answered)
+            self._broker.in_thread(lambda: (self._broker.session.loaded_reply(reply), ticket), self._answered)
         else:
             self._answered(answer)
 
@@ -274,7 +273,7 @@ class PendingQueues(Pending):
     def _lease_and_load(self) -> Any:
         answer = self._leased(self._key(), may_read=True)
         assert answer is not None
-        return loaded(self._broker.session, answer[0]), answer[1]
+        return self._broker.session.loaded_reply(answer[0]), answer[1]
 
     def _answered(self, answer: Any) -> None:
         if isinstance(answer, NotAuthorised):

@@ -11,11 +11,9 @@ may go has gone: `Bounds` only ever shrink while a partition is worked through f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
-from penstock.batch import Batch, layout
 from penstock.delivery.admin import queue_named
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import FOREVER, Compacted, Entry, Int64s
@@ -24,9 +22,6 @@ from penstock.delivery.phases import LEASED
 from penstock.delivery.ranges import Ranges
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import InvalidField
-from penstock.model import ContentType
-
-NULL: Final = b"null"
 
 
 def check_compacted(core: DeliveryState, name: str) -> Queue:
@@ -36,29 +31,6 @@ def check_compacted(core: DeliveryState, name: str) -> Queue:
         hint = "set compaction='latest' to keep only the latest message of each key"
         raise InvalidField(f"queue: {name!r} keeps all of its messages", hint=hint)
     return queue
-
-
-def checked_batch(queue: Queue, batch: Batch) -> Batch:
-    """The batch of a push to a compacted queue, its tombstones marked; refused when a message has no key."""
-    keys = batch.text(layout.KEY)
-    present = np.zeros(batch.count, np.bool_) if keys is None else keys.present()
-    if not present.all():
-        raise InvalidField(
-            f"item {int(np.argmin(present))}: key: queue {queue.name!r} keeps the latest message of each key, "
-            "so every message has one",
-            hint="push with key=…, or set compaction='none' on the queue",
-        )
-    kinds = batch.content_type
-    if kinds is None:
-        return batch
-    payloads = batch.payload_column()
-    candidates = np.flatnonzero((kinds == ContentType.JSON) & (payloads.lengths() == len(NULL)))
-    rows = [row for row in candidates.tolist() if payloads.get(row) == NULL]
-    if not rows:
-        return batch
-    marked = kinds.copy()
-    marked[rows] = ContentType.TOMBSTONE
-    return Batch(layout.with_content_types(batch.data, marked.tobytes()), batch.partitions)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ import numpy as np
 from penstock import limits
 from penstock.batch import Alike, Batch, encode_plain, layout
 from penstock.batch.layout import DUE
-from penstock.delivery.compaction import checked_batch
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, Int64s, PartitionsAdded, Produced, Push, Settled, Span
@@ -39,6 +38,8 @@ from penstock.requests import PartitionChoice, Producer
 
 OVERFLOWED: Final = int(Outcome.OVERFLOWED)
 Aged = tuple[int, int, int]  # pushed at, partition, offset
+
+NULL: Final = b"null"
 
 
 class PushDecision(NamedTuple):
@@ -504,3 +505,26 @@ def _typed(batch: Batch, row: int) -> _Typed | None:
         return _decoder.decode(batch.payload(row))
     except msgspec.MsgspecError:
         return None
+
+
+def checked_batch(queue: Queue, batch: Batch) -> Batch:
+    """The batch of a push to a compacted queue, its tombstones marked; refused when a message has no key."""
+    keys = batch.text(layout.KEY)
+    present = np.zeros(batch.count, np.bool_) if keys is None else keys.present()
+    if not present.all():
+        raise InvalidField(
+            f"item {int(np.argmin(present))}: key: queue {queue.name!r} keeps the latest message of each key, "
+            "so every message has one",
+            hint="push with key=…, or set compaction='none' on the queue",
+        )
+    kinds = batch.content_type
+    if kinds is None:
+        return batch
+    payloads = batch.payload_column()
+    candidates = np.flatnonzero((kinds == ContentType.JSON) & (payloads.lengths() == len(NULL)))
+    rows = [row for row in candidates.tolist() if payloads.get(row) == NULL]
+    if not rows:
+        return batch
+    marked = kinds.copy()
+    marked[rows] = ContentType.TOMBSTONE
+    return Batch(layout.with_content_types(batch.data, marked.tobytes()), batch.partitions)

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.embedded.blocking import Pipeline
-from penstock.embedded.session import Reply, Session, Watch, loaded
+from penstock.embedded.session import Reply, Session, Watch
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
 from penstock.journal.commit import Confirmer
@@ -73,7 +73,7 @@ class PendingLease(Generic[Reply]):
         taken = self._take(may_read=True)
         assert taken is not None
         reply, ticket = taken
-        return loaded(self.session, reply), ticket
+        return self.session.loaded_reply(reply), ticket
 
     def _take(self, *, may_read: bool) -> tuple[Reply, int] | None:
         taken = self._ask(self._request, may_read)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
-from penstock.embedded.session import Session, loaded
+from penstock.embedded.session import Session
 from penstock.errors import LeaseLost
 from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Receipt, check_durability
@@ -108,7 +108,7 @@ class BlockingSession:
         reply, ticket = self.session.lease_queues(choice, group, request, wait_seconds)
         if ticket:
             self._confirm(ticket)
-        return loaded(self.session, reply) if self.session.reads_elsewhere else reply
+        return self.session.loaded_reply(reply) if self.session.reads_elsewhere else reply
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         """End deliveries."""

@@ -314,6 +314,16 @@ class Session:
         check_durability(durability)
         return self.shard.push(queue, batch, partition, durability, skips=skips)
 
+    def loaded_reply(self, reply: Reply) -> Reply:
+        """A reply with all its messages in memory. What cannot be read for now is released: that costs no attempt."""
+        if isinstance(reply, LeaseReply):
+            return msgspec.structs.replace(reply, pieces=self.load_lease(reply).pieces)
+        try:
+            return msgspec.structs.replace(reply, leases=[self.load_lease(lease) for lease in reply.leases])
+        except Unavailable:
+            self.settle_leases([lease.nonce for lease in reply.leases], RELEASE)
+            raise
+
     def load_lease(self, reply: LeaseReply) -> LeaseReply:
         """A reply with everything in memory. What cannot be read for now is released: that costs no attempt."""
         try:
@@ -380,7 +390,7 @@ class Session:
         answer = lease_queues(self.shard, key, request, require, may_read=may_read)
         if answer is None or not answer[0].count:
             return answer
-        reply = loaded(self, answer[0])
+        reply = self.loaded_reply(answer[0])
         _, ticket = self.settle_leases([lease.nonce for lease in reply.leases], ACK)
         return reply, max(ticket, answer[1])
 
@@ -473,14 +483,3 @@ class Session:
         """Write a checkpoint now."""
         if self.keeper is not None:
             self.keeper.checkpoint()
-
-
-def loaded(session: Session, reply: Reply) -> Reply:
-    """A reply with all its messages in memory. What cannot be read for now is released: that costs no attempt."""
-    if isinstance(reply, LeaseReply):
-        return msgspec.structs.replace(reply, pieces=session.load_lease(reply).pieces)
-    try:
-        return msgspec.structs.replace(reply, leases=[session.load_lease(lease) for lease in reply.leases])
-    except Unavailable:
-        session.settle_leases([lease.nonce for lease in reply.leases], RELEASE)
-        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from penstock.model_metrics import (
     HistorySeries,
     default_step,
 )
-from penstock.rollups.recorder import Recorder
 from penstock.rollups.slices import BROKER_COUNTED, BUCKETS, COUNTED, MIDDLES, Int64s, Slice
 from penstock.rollups.tiers import BROKER, BROKER_COLUMNS, COLUMNS, LATENCY_ROWS, TIERS, Tier
 from penstock.telemetry.meter import quantile
+
+if TYPE_CHECKING:
+    from penstock.rollups.recorder import Recorder
 
 Floats = NDArray[np.float64]
 SPAN_SECONDS: Final = 3_600  # of a chart that does not say how much it shows

@@ -36,6 +36,7 @@ from penstock.model import (
     to_micros,
 )
 from penstock.model_audit import (
+    ANCHOR_FILE,
     GENESIS,
     OK,
     Anchor,
@@ -63,7 +64,6 @@ OPTIONS: Final = QueueOptions(
     dead_letter=False,
 )
 ANCHOR_DIRECTORY: Final = ACCESS_DIRECTORY
-ANCHOR_FILE: Final = "access/audit.json"
 FAULT: Final = "fault"  # in place of the code of an error that nobody has foreseen
 BROKER: Final = Caller("broker")  # who changes something when nobody has asked for it
 SLICE: Final = 1_000  # records that are read at a time

@@ -22,8 +22,7 @@ from crc32c import crc32c
 
 from penstock import limits
 from penstock.errors import PenstockError
-from penstock.storage.disk import TEMPORARY_SUFFIX, Bytes, Disk, ReadableDisk
-from penstock.storage.journal_files import free_bytes_min
+from penstock.storage.disk import TEMPORARY_SUFFIX, Bytes, Disk, ReadableDisk, free_bytes_min
 
 DIRECTORY: Final = "cache"
 

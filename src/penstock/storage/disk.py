@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from penstock import limits
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
 from penstock.forks import close_in_forks
 from penstock.storage import access
@@ -382,3 +383,9 @@ class ReadOnlyDisk(RealDisk):
     def lock(self) -> None:
         with storage_errors(self._lock.path):
             self._lock.share()
+
+
+def free_bytes_min(disk: Disk) -> int:
+    """Free bytes under which pushes are refused: max(100 MB, min(5 %, 5 GiB))."""
+    share = int(disk.total_bytes() * limits.disk_free_share)
+    return max(limits.disk_free_bytes_floor, min(share, limits.disk_free_bytes_cap))

@@ -25,9 +25,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from penstock import limits
 from penstock.errors import Damaged, DiskFull, PenstockError
-from penstock.storage.disk import Disk, File, ReadableDisk
+from penstock.storage.disk import Disk, File, ReadableDisk, free_bytes_min
 from penstock.storage.frames import (
     FRAME,
     HEADER_BYTES,
@@ -220,9 +219,3 @@ def write_mark(disk: Disk, mark: Mark) -> None:
 def is_short_of_space(disk: Disk) -> bool:
     """Whether pushes must be refused, so that there is still room for what consumers do. Costs two system calls."""
     return disk.free_bytes() < free_bytes_min(disk)
-
-
-def free_bytes_min(disk: Disk) -> int:
-    """Free bytes under which pushes are refused: max(100 MB, min(5 %, 5 GiB))."""
-    share = int(disk.total_bytes() * limits.disk_free_share)
-    return max(limits.disk_free_bytes_floor, min(share, limits.disk_free_bytes_cap))
