@@ -17,12 +17,13 @@ from penstock import Penstock, connect, validation
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
-from penstock.embedded.session import Session
+from penstock.embedded.session import Session, segments_at
 from penstock.model import Outcome, Receipt
 from penstock.postgres.store import PostgresStore
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
 from tests.support.brokers import BrokerThread
+from tests.support.dose import NIGHTLY
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.operations import run_operation
 
@@ -124,11 +125,14 @@ class ForgetfulWay(Way):
 
 
 class SealedWay(ForgetfulWay):
-    """As `ForgetfulWay`, with every message in a Parquet segment before anyone can read it."""
+    """As `ForgetfulWay`, with every message in a Parquet segment before anyone reads it; nightly in another place."""
 
     def make(self) -> Session:
         disk: Disk = self.disk
-        return SealingSession(None, disk=disk, journal_file_bytes=JOURNAL_FILE_BYTES, **self.arguments())
+        arguments = self.arguments()
+        if NIGHTLY:
+            arguments["segments"] = segments_at(self.directory / "elsewhere")
+        return SealingSession(None, disk=disk, journal_file_bytes=JOURNAL_FILE_BYTES, **arguments)
 
 
 class SealingSession(Session):

@@ -19,6 +19,7 @@ from penstock.errors import InvalidField, Unavailable
 from penstock.history import OffsetRange, open_history
 from penstock.storage import block_cache
 from penstock.storage.disk import RealDisk
+from penstock.storage.objects import open_objects
 from penstock.storage.segment_files import read_book
 from penstock.storage.segments import SegmentStore
 from tests.support.brokers import BrokerThread
@@ -249,6 +250,73 @@ def test_sealing_goes_on_when_the_location_is_back(s3, tmp_path, monkeypatch):
         seal(handle)  # unless the storekeeper has done it by now
         assert store_of(handle).sealed_sequence > 0
         assert [delivery.payload for delivery in mail.lease()] == [b"1"]
+
+
+def test_an_object_that_was_removed_by_another_process_is_missing_and_not_unavailable(s3):
+    """A reader of history then looks up where its messages are now."""
+    owner, reader = open_objects(s3.url), open_objects(s3.url)
+    owner.put("shard/a", b"hello")
+    assert reader.read("shard/a", 1, 100) == b"ello"
+    owner.remove("shard/a")
+
+    with pytest.raises(FileNotFoundError):
+        reader.read("shard/a", 1, 100)
+    with pytest.raises(FileNotFoundError):
+        reader.size("shard/a")
+
+
+def test_a_check_asks_the_location_each_time(s3, tmp_path):
+    with penstock.open(tmp_path / "data", segments=s3.url) as handle:
+        disk = store_of(handle).disk
+        disk.check_current()
+        s3.server.system().delete_dir_contents(s3.bucket)
+
+        with pytest.raises(Unavailable, match="nothing of this shard"):
+            disk.check_current()
+
+
+def test_odd_characters_in_a_location(s3, tmp_path):
+    for number, url in enumerate([s3.server.url(f"{s3.bucket}/a b/ö#1"), str(tmp_path / "a b" / "ö%20")]):
+        if "#" in url:
+            url = url.replace("#", "%23").replace(" ", "%20").replace("ö", "%C3%B6")
+        payloads = filled(tmp_path / str(number), url, segments_cache_bytes=0)
+        assert read_all(tmp_path / str(number)) == payloads
+
+
+def test_encrypted_messages_are_ciphertext_at_the_location(s3, tmp_path, monkeypatch):
+    key = bytes(range(32))
+    with penstock.open(tmp_path / "data", segments=s3.url, master_key=key) as handle:
+        handle.create_queue("mail", encryption=True).push(b"a secret text")
+        seal(handle)
+    system = s3.server.system()
+    (name,) = [name for name in s3.objects() if "/messages/" in name]
+    with system.open_input_file(f"{s3.bucket}/some/prefix/{name}") as source:
+        assert b"a secret text" not in source.read()
+
+    with penstock.open(tmp_path / "data", master_key=key) as handle:
+        assert [delivery.payload for delivery in handle.queue("mail").lease()] == [b"a secret text"]
+
+
+def test_a_damaged_object_is_repaired_as_far_as_it_can_be_read(s3, tmp_path):
+    from penstock.cli.storage import examine
+
+    data = tmp_path / "data"
+    filled(data, s3.url, count=2 * limits.segment_row_group_rows, segments_cache_bytes=0)
+    (key,) = [name for name in s3.objects() if "/messages/" in name]
+    system, path = s3.server.system(), f"{s3.bucket}/some/prefix/{key}"
+    with system.open_input_file(path) as source:
+        content = bytearray(source.read())
+    content[50] ^= 1
+    with system.open_output_stream(path) as sink:
+        sink.write(bytes(content))
+
+    report = examine(data, repair=True, is_shown=False)
+
+    assert report.is_repaired
+    assert sum(loss.end_offset - loss.first_offset for loss in report.losses) == limits.segment_row_group_rows
+    assert len(read_all(data)) == limits.segment_row_group_rows
+    assert key not in s3.objects()
+    assert len([name for name in s3.objects() if "/messages/" in name]) == 1
 
 
 def test_a_thousand_small_reads_ask_the_location_a_few_times(s3, tmp_path):

@@ -184,10 +184,30 @@ class ArrowObjects:
         self._asked(put)
 
     def read(self, key: str, position: int, length: int) -> bytes:
+        with self._lock:
+            was_open = key in self._inputs
+        try:
+            return bytes(self._asked(lambda: self._input(key).read_at(length, position)))
+        except Unavailable:
+            with self._lock:
+                self._inputs.pop(key, None)
+            if not was_open:
+                raise
+        # It may have been removed since it was opened, which reading does not say.
         return bytes(self._asked(lambda: self._input(key).read_at(length, position)))
 
     def size(self, key: str) -> int:
-        return int(self._asked(lambda: self._input(key).size()))
+        from pyarrow import fs
+
+        def look() -> int:
+            system, path = self._at(key)
+            info = system.get_file_info(path)
+            if info.type != fs.FileType.File:
+                raise FileNotFoundError(path)
+            return int(info.size)
+
+        size: int = self._asked(look)
+        return size
 
     def list(self, prefix: str) -> list[str]:
         from pyarrow import fs
