@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.delivery import Delivery, Leased
     from penstock.client._sync.queue import Queue
     from penstock.client.handles import Penstock
+    from penstock.client.observers import Measurement, Metrics, Observer
     from penstock.client.values import BaseDelivery, PushResult
     from penstock.clock import Clock
     from penstock.model_tasks import TaskState, TaskView
@@ -63,9 +64,11 @@ __all__ = [
     "GroupStats",
     "Job",
     "Leased",
+    "Measurement",
     "Message",
     "MessageId",
     "Middleware",
+    "Observer",
     "Penstock",
     "PenstockError",
     "PushResult",
@@ -98,6 +101,7 @@ _LAZY: Final = {
     "penstock.client._sync.delivery": ("Delivery", "Leased"),
     "penstock.client._sync.queue": ("Queue",),
     "penstock.client.handles": ("Penstock",),
+    "penstock.client.observers": ("Measurement", "Observer"),
     "penstock.client.values": ("BaseDelivery", "PushResult"),
     "penstock.model_tasks": ("TaskState", "TaskView"),
     "penstock.spark.pipelines.custom": ("pipeline",),
@@ -140,6 +144,7 @@ def open(
     segments: str | Path | None = None,
     segments_cache_bytes: int = limits.segments_cache_bytes_default,
     history: bool = False,
+    metrics: Metrics = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -148,20 +153,19 @@ def open(
     `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
     when it has `journal_file_bytes` (64 MiB) or `journal_file_frames` (200,000) or is `journal_file_seconds` old; with
-    `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds` (10). Tasks can be looked up
-    for `task_retention_seconds` after they are final. A group can read the directory with `data_mode="0750"`; None
-    leaves one that others cannot read as it is. Queues with `encryption=True` need a `master_key` (a key file or 32
-    bytes), a `kms_command` or `keys`, or PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
-    `history=True` records metrics over time.
-
-    `segments` keeps new Parquet files elsewhere: at `s3://bucket/prefix`, `gs://…`, `file:///path` or in a directory;
-    "local" keeps them in the data directory again, None where they were kept last. Up to `segments_cache_bytes` of
-    them are cached in the data directory. docs/segments.md has the details.
+    `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds` (10). A group can read the
+    directory with `data_mode="0750"`. Queues with `encryption=True` need a `master_key` (a key file or 32 bytes), a
+    `kms_command` or `keys`, or PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment. `segments` keeps new
+    Parquet files elsewhere (docs/segments.md). `history=True` records metrics over time; `metrics` is a function or an
+    `Observer` for every measurement (docs/telemetry.md), or True to have latencies in `ps.metrics()`.
     """
     from penstock.client.handles import Penstock
+    from penstock.client.observers import observers_of
+    from penstock.client.observing import embedded_observed
     from penstock.embedded.blocking import BlockingSession
     from penstock.embedded.session import Session, segments_at, upkeep_of
 
+    observers_of(metrics)  # refuses what is none, before anything is opened
     session = Session(
         path,
         durability=durability,
@@ -179,7 +183,7 @@ def open(
         clock=clock,
         rng=rng,
     )
-    return Penstock(BlockingSession(session))
+    return Penstock(embedded_observed(BlockingSession(session), metrics))
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
@@ -205,6 +209,7 @@ def connect(
     timeout: float = 30.0,
     connect_seconds: float = 5.0,
     rate_limit_seconds: float | None = None,
+    metrics: Metrics = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -216,11 +221,14 @@ def connect(
     it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. A limit that says when it
     will have room is waited for, up to `rate_limit_seconds` (`timeout` when None). With `linger_ms`, concurrent pushes
     are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
-    whoever connected with it before can push no more. docs/client.md has the details.
+    whoever connected with it before can push no more. `metrics` is a function or an `Observer` for every measurement
+    (docs/telemetry.md). docs/client.md has the details.
     """
     from penstock.client.handles import Penstock
+    from penstock.client.observers import observers_of
     from penstock.remote.settings import session, settings
 
+    observers = observers_of(metrics)
     wanted = settings(
         urls,
         token=token,
@@ -237,4 +245,8 @@ def connect(
         clock=clock,
         rng=rng,
     )
-    return Penstock(session(wanted))
+    if not observers:
+        return Penstock(session(wanted))
+    from penstock.client.observing import observed  # late: it knows sessions in this process too
+
+    return Penstock(observed(session(wanted), observers))

@@ -15,6 +15,8 @@ from penstock import limits
 from penstock.client._async.delivery import Delivery, Leased
 from penstock.client._async.queue import Queue
 from penstock.client.handles import AsyncPenstock as Penstock
+from penstock.client.observers import Metrics, observers_of
+from penstock.client.observing import embedded_observed_async, observed_async
 from penstock.clock import Clock
 from penstock.embedded.asynchronous import AsyncSession
 from penstock.embedded.session import Session, segments_at, upkeep_of
@@ -44,6 +46,7 @@ def open(
     segments: str | Path | None = None,
     segments_cache_bytes: int = limits.segments_cache_bytes_default,
     history: bool = False,
+    metrics: Metrics = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -67,7 +70,8 @@ def open(
         clock=clock,
         rng=rng,
     )
-    return Penstock(lambda: AsyncSession(session()))
+    observers_of(metrics)  # refuses what is none
+    return Penstock(lambda: embedded_observed_async(AsyncSession(session()), metrics))
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
@@ -89,6 +93,7 @@ def connect(
     timeout: float = 30.0,
     connect_seconds: float = 5.0,
     rate_limit_seconds: float | None = None,
+    metrics: Metrics = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -109,4 +114,5 @@ def connect(
         clock=clock,
         rng=rng,
     )
-    return Penstock(lambda: async_session(wanted))
+    observers = observers_of(metrics)
+    return Penstock(lambda: observed_async(async_session(wanted), observers))

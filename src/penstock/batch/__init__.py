@@ -308,6 +308,16 @@ class Batch:
         check_batch_bytes(len(data) - blob_bytes + payload_bytes)
         return Batch(data, self.partitions)
 
+    def with_trace(self, trace: str) -> Batch:
+        """A batch of these messages in which those without a trace have this one."""
+        flags, traces = self.flags | layout.TRACE, [own or trace for own in self.texts(layout.TRACE)]
+        columns = [
+            fields.texts(flag, traces) if flag == layout.TRACE else _column([self], flag)
+            for flag in layout.NAMES
+            if flags & flag
+        ]
+        return Batch(seal_fields(columns, _payloads(self)), self.partitions)
+
     def positions(self) -> dict[int, int]:
         """The position of each column in the bytes."""
         if self._positions is None:
