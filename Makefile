@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test browser postgresql check format web webcheck generate proto bench mutants nightly clean
+.PHONY: help setup run demo ha-demo test browser postgresql check format web webcheck generate proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -61,13 +61,18 @@ INSTALL_CHROMIUM = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium-headless-shell >/dev/null; \
 	else echo "The tests need a browser; as root: apt-get install chromium-headless-shell, or chromium elsewhere." >&2; fi
 
-postgresql: ## install PostgreSQL for the tests, on Debian as root; no server is left running
-	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || $(INSTALL_POSTGRESQL)
+postgresql: ## install PostgreSQL and etcd for the tests, on Debian as root; no server is left running
+	@{ command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; } && \
+	command -v etcd >/dev/null || $(INSTALL_POSTGRESQL)
 
 INSTALL_POSTGRESQL = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	echo "Installing postgresql for the tests."; export DEBIAN_FRONTEND=noninteractive; \
-	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends postgresql >/dev/null; \
-	else echo "The tests need PostgreSQL; as root: apt-get install postgresql." >&2; fi
+	echo "Installing postgresql and etcd-server for the tests."; export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends postgresql etcd-server >/dev/null; \
+	else echo "The tests need PostgreSQL and etcd; as root: apt-get install postgresql etcd-server." >&2; fi
+
+# FAULTS="node postmaster machine etcd" does these one after the other and ends; without it, keys do.
+ha-demo: setup postgresql ## three machines with Patroni, two nodes, and keys that kill: confirmed, lost: 0
+	$(BIN)/python -m examples.patroni $(FAULTS)
 
 check: setup ## ruff and mypy
 	$(BIN)/ruff check

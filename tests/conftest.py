@@ -36,7 +36,8 @@ from tests.support.postgres import PostgresServer
 SPARK = PurePosixPath("tests/spark")
 OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
 TOGETHER = ("test_tidy.py",)  # they share what takes longer than they do
-LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py")  # begun early, or at the end all would wait for one of them
+# Begun early, or at the end all would wait for one of them.
+LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py", "test_patroni.py", "test_faults.py", "test_ha_demo.py")
 
 
 class Distribution(LoadScopeScheduling):  # type: ignore[misc] # it publishes no types

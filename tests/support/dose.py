@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, TypeVar
 
+T = TypeVar("T")
 NIGHTLY: Final = os.environ.get("PENSTOCK_DOSE") == "nightly"
 
 
-def dose(ci: int, nightly: int) -> int:
+def dose(ci: T, nightly: T) -> T:
     """The number of examples, seeds or cycles for this run."""
     return nightly if NIGHTLY else ci

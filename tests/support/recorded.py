@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.clock import SystemClock
-from penstock.errors import Closed, LeaseLost, Unavailable
+from penstock.errors import Closed, LeaseLost, OutcomeUnknown, Unavailable
 from penstock.model import MessageId
 from tests.simulation.checkers import conservation, no_corruption, no_invention, offsets_agree
 from tests.simulation.history import OK, UNKNOWN, History, Place, Row, Sent
@@ -43,7 +43,7 @@ class Record:
         try:
             yield row
             outcome = OK
-        except (Unavailable, Closed, LeaseLost) as error:
+        except (Unavailable, Closed, LeaseLost, OutcomeUnknown) as error:
             row.error = repr(error)
         finally:
             self.completed(row, outcome)

@@ -1,0 +1,1 @@
+"""Three machines with etcd, Patroni and PostgreSQL, two nodes of Penstock, and everything that can be killed."""

@@ -1,0 +1,1 @@
+"""Nodes of Penstock on a store in PostgreSQL, with faults of every kind."""
