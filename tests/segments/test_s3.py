@@ -22,6 +22,8 @@ from penstock.storage.disk import RealDisk
 from penstock.storage.objects import open_objects
 from penstock.storage.segment_files import read_book
 from penstock.storage.segments import SegmentStore
+from penstock.telemetry.meter import Meter
+from penstock.telemetry.metrics import Metrics
 from tests.support.brokers import BrokerThread
 from tests.support.embedded_session import session_of
 from tests.support.s3 import s3_server
@@ -332,6 +334,9 @@ def test_a_thousand_small_reads_ask_the_location_a_few_times(s3, tmp_path):
             assert files.read(name, 4, 100)
         assert cache.misses <= 2
         assert cache.hits >= 999
+        page = Metrics(session_of(handle), Meter()).render()[0].decode()
+        assert f'penstock_segment_cache_reads_total{{result="hit"}} {cache.hits}' in page
+        assert f"penstock_segment_cache_bytes {cache.bytes}" in page
         assert [delivery.payload for delivery in handle.queue("mail").lease(max=2000)] == payloads
 
 

@@ -32,16 +32,17 @@ def status(directory: Directory, as_json: AsJson = False) -> None:
     with closing(open_history(checked(directory))) as history:
         book = history.segment_files.book
         found = manifest.read(history.files) or manifest.Manifest()
+    leftovers = sum(name not in found.files for name in book.leftovers)
     rows = _rows(book, found)
     if as_json:
         names = ("url", "is_current", "files", "bytes", "messages")
         places = [dict(zip(names, row, strict=True)) for row in rows]
-        output.write_json({"locations": places, "leftovers": len(book.leftovers)})
+        output.write_json({"locations": places, "leftovers": leftovers})
         return
     shown = [("*" if current else "", url, files, size, messages) for url, current, files, size, messages in rows]
     output.write(output.table(("", "location", "files", "bytes", "messages"), shown, text_columns=2))
-    if book.leftovers:
-        output.write(f"[yellow]·[/] {plural(len(book.leftovers), 'file')} may be left over and will be looked at")
+    if leftovers:
+        output.write(f"[yellow]·[/] {plural(leftovers, 'file')} may be left over there and will be removed")
 
 
 def _rows(book: Book, found: Any) -> list[tuple[str, bool, int, int, int]]:

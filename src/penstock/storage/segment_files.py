@@ -46,6 +46,10 @@ FORMAT: Final = 1
 PAUSE_US_MIN: Final = 250_000  # after a failure, before the location is asked again
 PAUSE_US_MAX: Final = 15_000_000
 
+_PROBE_HINT: Final = (
+    "check the URL, that the bucket exists, and the credentials in the environment: objects below the prefix must be "
+    "written, read, listed and removed"
+)
 _LOCATED: Final = re.compile(rf"{DIRECTORY}/at-([1-9]\d*)(?:/(.+))?")
 logger: Final = logging.getLogger("penstock.storage")
 
@@ -361,7 +365,10 @@ class SegmentFiles(ReadableSegments):
             number = 1 + max((entry.number for entry in self.book.locations), default=0)
             entry = LocationEntry(number, url, shard)
             location = self._opened(entry)
-            location.probe(token)
+            try:
+                location.probe(token)
+            except Unavailable as error:
+                raise Unavailable(error.message, hint=_PROBE_HINT) from error
             before_first()
             self._locations[number] = location
             self._write(msgspec.structs.replace(self.book, current=number, locations=[*self.book.locations, entry]))

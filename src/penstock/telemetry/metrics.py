@@ -80,6 +80,8 @@ FAMILIES: Final = {
         Family("penstock_journal_files", "gauge", (), "Journal files, the one in use included."),
         Family("penstock_segment_bytes", "gauge", (), "Bytes in sealed segment files."),
         Family("penstock_segment_files", "gauge", (), "Sealed segment files."),
+        Family("penstock_segment_cache_bytes", "gauge", (), "Bytes in the cache of segments; with a location only."),
+        Family("penstock_segment_cache_reads", "counter", ("result",), "Blocks of segments read: hit or miss."),
         Family("penstock_disk_full", "gauge", (), "1 while pushes are refused because the disk is nearly full."),
         Family("penstock_upkeep_failures", "counter", ("role",), "Rounds of a background role that failed."),
         Family("penstock_connections", "gauge", ("protocol",), "Open connections."),
@@ -257,6 +259,10 @@ class Metrics:
             "penstock_waiting_leases": len(self._shard.waiters),
         }
         yield from (numbers(name, [((), number)]) for name, number in found.items())
+        cache = None if store is None else store.disk.cache
+        yield numbers("penstock_segment_cache_bytes", [] if cache is None else [((), cache.bytes)])
+        reads = [] if cache is None else [(("hit",), cache.hits), (("miss",), cache.misses)]
+        yield numbers("penstock_segment_cache_reads", reads)
         failures = (((sleeper.role,), sleeper.failures) for sleeper in self._session.sleepers())
         yield numbers("penstock_upkeep_failures", failures)
 
