@@ -8,6 +8,7 @@ from tests.mutants.access_faults import ACCESS_FAULTS
 from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
+from tests.mutants.postgres_faults import POSTGRES_FAULTS
 from tests.mutants.segment_faults import SEGMENT_FAULTS
 
 # Those that every run of the tests plants: quick ones, of different kinds.
@@ -502,6 +503,7 @@ FAULTS: Final = (
     ),
     *ACCESS_FAULTS,
     *BACKUP_FAULTS,
+    *POSTGRES_FAULTS,
     *ENCRYPTION_FAULTS,
     *SEGMENT_FAULTS,
     # Spark.

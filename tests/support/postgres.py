@@ -74,7 +74,14 @@ class PostgresServer:
             shutil.chown(self.directory, "postgres", "postgres")
         self.data = self.directory / "data"
         self._run(
-            "initdb", "--pgdata", str(self.data), "--username=penstock", "--auth=trust", "--no-sync", "--locale=C"
+            "initdb",
+            "--pgdata",
+            str(self.data),
+            "--username=penstock",
+            "--auth=trust",
+            "--no-sync",
+            "--locale=C",
+            "--encoding=UTF8",
         )
         self.start()
 

@@ -114,6 +114,9 @@ class Journal(Protocol):
     def fail(self, error: BaseException) -> None:
         """Stop for good, as after a failed write: whoever appends or waits gets an error. The first call counts."""
 
+    def finish(self) -> None:
+        """The end is near: make durable what was gathered, or stop for good when that cannot be done soon."""
+
     def close(self) -> None:
         """Make everything durable and release the files; it may be called twice."""
 
@@ -135,6 +138,9 @@ class LocalJournal:
 
     def confirmed_at(self, sequence: int) -> int:
         return 0
+
+    def finish(self) -> None:
+        """It is as quick at the end as ever."""
 
 
 def outcome_unknown(cause: BaseException) -> OutcomeUnknown:

@@ -218,11 +218,8 @@ class PostgresDisk:
 
         def patch(link: Link) -> None:
             rows = link.rows(_READ, self._shard, name, 0, _FOREVER)
-            data = bytearray(b"".join(part for _, part in rows if part is not None))[:size]
-            data.extend(bytes(size - len(data)))
-            for position, written in writes:
-                data[position : position + len(written)] = written
-            self._put(link, name, data)
+            stored = b"".join(part for _, part in rows if part is not None)
+            self._put(link, name, patched(stored, writes, size))
 
         self._change(name, patch)
 
@@ -268,7 +265,7 @@ class PostgresFile:
         self._disk = disk
         self._size = size
         self._writes: list[tuple[int, bytes]] = []
-        self._is_changed = is_new
+        self._is_changed = self._is_new = is_new
 
     def write_at(self, data: Bytes, position: int) -> None:
         self._writes.append((position, bytes(data)))
@@ -280,9 +277,13 @@ class PostgresFile:
         return self._disk.read(self.name, position, length)
 
     def sync(self) -> None:
-        if self._is_changed:
+        if not self._is_changed:
+            return
+        if self._is_new:
+            self._disk.write_whole(self.name, patched(b"", self._writes, self._size))
+        else:
             self._disk.patch(self.name, self._writes, self._size)
-            self._writes, self._is_changed = [], False
+        self._writes, self._is_changed, self._is_new = [], False, False
 
     def truncate(self, size: int) -> None:
         self._is_changed = self._is_changed or size != self._size
@@ -336,6 +337,15 @@ class _Input:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter((self.read(),))
+
+
+def patched(stored: bytes, writes: Sequence[tuple[int, bytes]], size: int) -> bytearray:
+    """The bytes of a file after some were written and its size was set."""
+    data = bytearray(stored[:size])
+    data.extend(bytes(size - len(data)))
+    for position, written in writes:
+        data[position : position + len(written)] = written
+    return data
 
 
 def _first_sequence(name: str) -> int | None:

@@ -288,17 +288,28 @@ class PostgresJournal:
                 except StorageError as error:
                     raise self._fail(error) from error
 
-    def close(self) -> None:
-        if self._closed:
-            return
+    def finish(self) -> None:
         timer = threading.Timer(CLOSE_SECONDS, self._stop.set)
         timer.daemon = True
         timer.start()
         try:
-            if self.failed is None:
-                self.sync()
+            if self.is_stale() and self.failed is None:
+                self._stop.set()
+                self._fail(self.stale_refusal())
+            self.sync()
+        except StorageError as error:
+            logger.warning("what was gathered at the end could not be stored: %s", error)
         finally:
             timer.cancel()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self.failed is None:
+                self.finish()
+                self._refuse_if_failed()
+        finally:
             self._closed = self._refusing = True
             self._stop.set()
             with self._committing:

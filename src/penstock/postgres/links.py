@@ -101,8 +101,9 @@ class Links:
         """End all connections, also those of callers' own."""
         with self._lock:
             self._closed.set()
+            everyone = list(self._made)
             self._idle.clear()
-        for link in list(self._made):
+        for link in everyone:
             link.close()
 
 

@@ -77,6 +77,13 @@ class PostgresStore:
 
     def open(self) -> bytes:
         """Take the shard over; its id."""
+        try:
+            return self._open()
+        except BaseException:
+            self.links.close()
+            raise
+
+    def _open(self) -> bytes:
         self.prepare()
         with self.links.borrowed() as link:
             row = link.one("SELECT id, term, owner FROM penstock.shards WHERE shard = $1", schema.SHARD)

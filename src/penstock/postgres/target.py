@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,6 +32,7 @@ _REMEDIES: Final = {
     "53300": "raise max_connections: a node needs five connections",
     "25006": "this server only reads: name the primary, or all hosts with target_session_attrs=read-write",
 }
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')  # a refused connection has no code
 
 
 class Target(NamedTuple):
@@ -88,8 +90,8 @@ def server_error(state: str | None, message: str, target: Target) -> StorageErro
     text = f"{target.shown}: {' '.join(message.split())}"
     if state == "53100":
         return DiskFull(text, hint="PostgreSQL's disk is full: make room there")
-    if state == "3D000":
-        return NotADataDirectory(text, hint=_REMEDIES[state])
+    if state == "3D000" or (state is None and _NO_DATABASE.search(message)):
+        return NotADataDirectory(text, hint=_REMEDIES["3D000"])
     error = StoreRefused(text, hint=_remedy(state, message))
     error.sqlstate = state or ""
     return error
@@ -101,6 +103,4 @@ def _remedy(state: str | None, message: str) -> str:
     for code, words in (("28P01", "password authentication failed"), ("28P01", "no password supplied")):
         if words in message:
             return _REMEDIES[code]
-    if "does not exist" in message and "database" in message:
-        return _REMEDIES["3D000"]
     return "check that PostgreSQL runs, and the address"

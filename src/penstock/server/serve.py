@@ -374,6 +374,7 @@ class Server:
         if self.broker is not None:
             if self.broker.history_queries is not None:
                 await self.broker.history_queries.close()
+            await asyncio.to_thread(self.broker.shard.journal.finish)
             await asyncio.to_thread(self.broker.confirmer.finish)
             self.broker.close()  # here: those whom it tells are on this loop
         if self._session is not None:

@@ -193,6 +193,7 @@ def close_shard(shard: Shard, keeper: Storekeeper, store: Store) -> None:
             last.callback(shard.prefetcher.close)
         last.callback(setattr, shard, "is_closed", True)
         shard.notice()  # what was left half done is not written down
+        shard.journal.finish()
         keeper.finish()
         if shard.journal.failed is None:
             with shard.lock:
