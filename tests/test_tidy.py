@@ -50,7 +50,7 @@ FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries", "deliv
 CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
 SHARD = {"shard", "task_index"}
 # What crosses the network, and what the two ends of it need beside.
-WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "operations", "wire"}
+WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "push_items", "operations", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
 SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker", "dashboard", "postgres"}
@@ -74,6 +74,7 @@ LAYERS: dict[str, set[str]] = {
     "envelopes": BASE | {"batch"},
     "requests": BASE | {"batch"},
     "validation": BASE | {"batch", "requests", "replies"},
+    "push_items": BASE | {"batch", "replies"},
     "operations": BASE | {"batch", "requests", "replies", "validation"},
     "access": BASE | {"replies", "operations", "requests", "storage.disk"},
     "delivery": BASE | {"batch", "envelopes", "requests"},

@@ -6,12 +6,17 @@ from contextlib import suppress
 from functools import partial
 from unittest.mock import patch
 
+import msgspec
+
 from bench.growth.cost import CONSTANT, LINEAR, Setting, Work, cost
 from penstock import Message
 from penstock import operations as ops
 from penstock.delivery import dedup
+from penstock.envelopes import tasks_batch
 from penstock.errors import GroupNotFound
 from penstock.model import to_datetime
+from penstock.model_tasks import TaskSubmission
+from penstock.requests import LeaseRequest
 from tests.support.operations import run_operation
 
 
@@ -211,6 +216,26 @@ def lease_misspelt(setting: Setting, groups: int) -> Work:
                 queue.lease(group="group-with-a-long-nime")
 
     return work
+
+
+@cost(
+    "lease by task type",
+    "tasks of other types before it",
+    (10_000, 40_000, 160_000),
+    (2_000, 16_000),
+    exponent_max=CONSTANT,
+)
+def lease_by_type(setting: Setting, others: int) -> Work:
+    """One task that the worker can run, behind many that it has passed over before."""
+    shard = setting.session.shard
+    setting.ps.create_queue("mail")
+    task = TaskSubmission(task_id="01890a5d-ac96-774b-bcce-b302099a8057", task_type="other", queue="mail")
+    for _ in range(0, others, 1_000):
+        shard.push("mail", tasks_batch([task] * 1_000))
+    request = LeaseRequest(1, task_types=frozenset({"own"}))
+    shard.lease("mail", "default", request)
+    shard.push("mail", tasks_batch([msgspec.structs.replace(task, task_type="own")]))
+    return lambda: shard.lease("mail", "default", request)
 
 
 @cost("lease over several queues", "queues without work", (1_000, 4_000, 16_000), (200, 1_600), exponent_max=CONSTANT)

@@ -66,6 +66,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     client: str = ""  # who asks, for limits by client
     start: Position | None = None  # where the group begins if this lease makes it; None: it must exist
     owner: str = ""  # the principal that the lease belongs to; "" for the owner of the broker
+    task_types: frozenset[str] | None = None  # tasks of these types only; None: whatever there is
 
     def in_existing_group(self) -> LeaseRequest:
         """This request without `start`: a group that was deleted since is not created again."""

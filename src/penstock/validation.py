@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock import limits
-from penstock.batch import Batch, encode_one_with, fields, layout
+from penstock.batch import encode_one_with, fields, layout
 from penstock.errors import InputError, InvalidField, StorageError, TooLarge
 from penstock.model import (
     MessageId,
@@ -37,7 +37,7 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
-from penstock.replies import BackupState, PushFailure
+from penstock.replies import BackupState
 from penstock.requests import LeaseRequest, LetterFilter, QueueChoice, Settling
 
 PushOptions = tuple[
@@ -100,46 +100,23 @@ def lease_request(
     return request if start is None else msgspec.structs.replace(request, start=position(start, "start"))
 
 
+def task_types(values: Any) -> frozenset[str] | None:
+    """The types of tasks that a lease is for; None for whatever there is."""
+    if values is None:
+        return None
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidField(f"task_types: {values!r} is not a list of types")
+    names = frozenset(values)
+    if not 1 <= len(names) <= limits.worker_names_max or not all(isinstance(name, str) for name in names):
+        raise InvalidField(f"task_types: 1 to {limits.worker_names_max:,} types are wanted, not {len(names):,}")
+    return names
+
+
 def skips(on_error: Any) -> bool:
     """Whether a push skips the messages that cannot be stored."""
     if on_error not in ("fail", "skip"):
         raise InvalidField(f"on_error: {on_error!r} is neither 'fail' nor 'skip'")
     return bool(on_error == "skip")
-
-
-Some = tuple[Batch, Sequence[int], dict[int, PushFailure]]  # the batch, the places of its rows, and those that failed
-
-
-def build_some(items: Any, build: Callable[[Any], Batch] = Batch.build) -> Some:
-    """The batch of those items of which one can be built; raises what is wrong with all of them together."""
-    if not isinstance(items, Sequence | Batch) and isinstance(items, Iterable) and not hasattr(items, "slice"):
-        items = list(items)
-    try:
-        batch = build(items)
-    except InputError:
-        if isinstance(items, bytes | bytearray | memoryview | str | Batch) or not hasattr(items, "__len__"):
-            raise
-        failures = _failures(items, build)
-        if not failures:
-            raise
-        rows = [row for row in range(len(items)) if row not in failures]
-        return build(_some(items, rows)), rows, failures
-    return batch, range(batch.count), {}
-
-
-def _failures(items: Any, build: Callable[[Any], Batch]) -> dict[int, PushFailure]:
-    failures: dict[int, PushFailure] = {}
-    for row in range(len(items)):
-        try:
-            build(_some(items, [row]))
-        except InputError as error:
-            failures[row] = PushFailure(error.code, error.message.removeprefix("item 0: "), error.hint)
-    return failures
-
-
-def _some(items: Any, rows: Sequence[int]) -> Any:
-    """Some of the items: of a table its rows."""
-    return [items[row] for row in rows] if isinstance(items, Sequence) else items.take(rows)
 
 
 def queue_choice(queues: Any, order: Any = "fair") -> QueueChoice:

@@ -621,6 +621,14 @@ FAULTS: Final = (
         ("tests/broker/test_lease_queues.py",),
     ),
     Fault(
+        "passed-over-lost",
+        "a task that a lease by type has passed over is found by nobody",
+        "delivery/typed_selection.py",
+        "        lane.passed.setdefault(name, deque()).append((progress, _line_of(passed)))\n",
+        "        pass\n",
+        ("tests/delivery/test_typed_selection.py",),
+    ),
+    Fault(
         "failures-forgotten",
         "a push of which some messages failed is decided anew when it is sent again",
         "shard/shard.py",

@@ -8,9 +8,11 @@ import threading
 
 import pytest
 
+from penstock import Message
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import InputError
+from penstock.model import ContentType, MessageId
 from penstock.model_tasks import TaskState
 from penstock.tasks.context import current_task
 from penstock.tasks.endings import Cancel, Retry, Snooze
@@ -98,7 +100,7 @@ async def test_snooze_cancel_and_retry_are_not_failures():
 
 
 @on_uvloop
-async def test_an_unknown_type_is_tried_again_later_and_the_error_names_the_known_ones():
+async def test_a_task_of_another_app_is_left_alone_and_why_says_that_no_worker_knows_it():
     async with an_app() as app:
 
         @app.task
@@ -107,14 +109,47 @@ async def test_an_unknown_type_is_tried_again_later_and_the_error_names_the_know
         @app.task
         async def forgotten() -> None: ...
 
-        job = await forgotten.aenqueue()
-        app._tasks.pop(forgotten.name)
+        job, own = await forgotten.aenqueue(), await known.aenqueue()
+        task = app._tasks.pop(forgotten.name)
+        async with working(app):
+            await final(app, own)
+            id = MessageId.parse((await view_of(app, job)).message_id)
+            (reason,) = await (await app.open_async_session()).execute(ops.Why(id))
+        left = await view_of(app, job)
+        app._tasks[forgotten.name] = task
         await drained(app)
         view = await view_of(app, job)
 
-    assert view.state == TaskState.FAILED
-    assert repr(forgotten.name) in view.error
-    assert known.name in view.error
+    assert (left.state, left.attempt) == (TaskState.PENDING, 0)
+    assert reason.code == "no_worker"
+    assert repr(forgotten.name) in reason.text
+    assert (view.state, view.attempt) == (TaskState.COMPLETED, 1)
+
+
+@on_uvloop
+async def test_two_apps_on_one_queue_do_not_take_each_others_tasks():
+    async with an_app() as app:
+        ran: list[str] = []
+
+        @app.task
+        async def mail(n: int) -> None:
+            ran.append("mail")
+
+        @app.task
+        async def report(n: int) -> None:
+            ran.append("report")
+
+        mails = [await mail.aenqueue(n) for n in range(20)]
+        reports = [await report.aenqueue(n) for n in range(20)]
+        tasks = app._tasks
+        app._tasks = {mail.name: tasks[mail.name]}
+        async with working(app):
+            app._tasks = {report.name: tasks[report.name]}
+            async with working(app):
+                views = [await final(app, job) for job in (*mails, *reports)]
+
+    assert {(view.state, view.attempt) for view in views} == {(TaskState.COMPLETED, 1)}
+    assert sorted(ran) == ["mail"] * 20 + ["report"] * 20
 
 
 @on_uvloop
@@ -155,17 +190,21 @@ async def test_results_that_cannot_be_stored_are_no_results():
 
 
 @on_uvloop
-async def test_a_message_that_is_no_task_becomes_a_dead_letter():
+async def test_a_message_that_is_no_task_is_left_alone_and_a_task_that_cannot_be_read_becomes_a_dead_letter():
     async with an_app() as app:
 
         @app.task(queue="mail")
         async def send() -> None: ...
 
-        await asyncio.to_thread(app.penstock.queue("mail").push, b"hello")
+        broken = Message(payload=b"{broken", content_type=ContentType.TASK)
+        queue = app.penstock.queue("mail")
+        await asyncio.to_thread(queue.push_many, [b"hello", broken])
         await drained(app)
-        letters = await asyncio.to_thread(app.penstock.queue("mail").dlq.list)
+        letters = await asyncio.to_thread(queue.dlq.list)
+        left = (await asyncio.to_thread(queue.lease, 10)).payloads()
 
-    assert [letter.payload for letter in letters] == [b"hello"]
+    assert [letter.payload for letter in letters] == [b"{broken"]
+    assert left == [b"hello"]
 
 
 @on_uvloop

@@ -113,7 +113,7 @@ class Pending:
 
     def _ask(self) -> None:
         session = self._broker.session
-        if session.needs_files(self._queue, self._group):
+        if self._request.task_types is not None or session.needs_files(self._queue, self._group):
             self._broker.in_thread(self._lease_and_load, self._answered)
             return
         answer = answer_of(lambda: session.lease(self._queue, self._group, self._request))

@@ -211,12 +211,21 @@ class Lane:
     priority: int
     retries: deque[tuple[Progress, int | Int64s]] = field(default_factory=deque)
     fresh: deque[Progress] = field(default_factory=deque)
+    # Messages that leases by task type have passed over, by their types: see `typed_selection`.
+    passed: dict[str, deque[tuple[Progress, int | Int64s]]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.retries or self.fresh)
 
+    def may_have(self, types: frozenset[str] | None) -> bool:
+        """Whether there may be a message for a lease that names these types, or none."""
+        if self.retries or self.fresh:
+            return True
+        return bool(self.passed) if types is None else any(name in types for name in self.passed)
+
     def copied(self) -> Lane:
-        return Lane(self.priority, self.retries.copy(), self.fresh.copy())
+        passed = {name: line.copy() for name, line in self.passed.items()}
+        return Lane(self.priority, self.retries.copy(), self.fresh.copy(), passed)
 
 
 @dataclass(slots=True, eq=False)
@@ -311,6 +320,8 @@ class Group:
         """Take a partition out of every lane: its progress was reset."""
         for lane in self.lanes.values():
             lane.retries = deque(item for item in lane.retries if item[0] is not progress)
+            for name, line in list(lane.passed.items()):
+                lane.passed[name] = deque(item for item in line if item[0] is not progress)
             if progress.offered & BIT[lane.priority]:
                 lane.fresh.remove(progress)
         progress.offered = 0

@@ -23,6 +23,7 @@ from penstock.delivery.log import ColumnNotLoaded
 from penstock.delivery.membership import within_membership
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.selection import Selection, take_limited, take_retries, taker_of
+from penstock.delivery.typed_selection import LOOKED_MAX, take_passed, take_typed, take_typed_retries
 from penstock.errors import InvalidField
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest
@@ -39,9 +40,18 @@ LANE_OF: Final = tuple(
 Room = tuple[int, Collection[Progress] | None]
 
 
-def select(group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None) -> Selection:
+def select(
+    group: Group,
+    count_max: int,
+    now: int,
+    reached: int,
+    only: Collection[Progress] | None = None,
+    types: frozenset[str] | None = None,
+) -> Selection:
     """Up to `count_max` messages for one lease. `reached`: delays up to this instant have ended."""
     selection = Selection(group, now, reached, only)
+    if types is not None and not group.queue.ordered:
+        selection.types = types
     try:
         serve(selection, count_max)
     except ColumnNotLoaded:
@@ -67,8 +77,10 @@ def _serve_strict(selection: Selection, count_max: int, priorities: Sequence[int
             return
         lane = selection.group.lanes[priority]
         before = selection.count
-        if lane.retries:
-            take_retries(selection, lane, count_max)
+        if lane.passed:
+            take_passed(selection, lane, count_max)
+        if lane.retries and selection.count < count_max:
+            (take_retries if selection.types is None else take_typed_retries)(selection, lane, count_max)
         if lane.fresh and selection.count < count_max:
             take_new(selection, lane, count_max)
         if selection.count > before:
@@ -131,10 +143,12 @@ def take_new(selection: Selection, lane: Lane, count_max: int) -> None:
     ring = lane.fresh
     group = selection.group
     take = taker_of(group.queue) if group.gate is None or group.queue.ordered else take_limited
+    if selection.types is not None:
+        take = take_typed
     sharing = len(ring) if selection.only is None else max(1, min(len(ring), len(selection.only)))
     share = max(1, (count_max - selection.count) // sharing)
     unwanted = 0
-    while ring and selection.count < count_max and unwanted < len(ring):
+    while ring and selection.count < count_max and unwanted < len(ring) and selection.looked < LOOKED_MAX:
         progress = ring[0]
         if selection.only is not None and progress not in selection.only:
             ring.rotate(-1)
@@ -173,7 +187,7 @@ def select_lease(
         group.gate.count_in_flight()
         group.gate.tick(now)
     queue = group.queue
-    selection = select(group, count_max, now, core.wheel.reached, only)
+    selection = select(group, count_max, now, core.wheel.reached, only, request.task_types)
     entries: list[Entry] = _expired(selection) if selection.expired else []
     if not selection.count:
         return entries, None, selection

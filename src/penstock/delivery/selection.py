@@ -40,6 +40,8 @@ class Selection(msgspec.Struct):
     expired: list[tuple[Progress, list[int]]] = []
     gates: dict[Progress, int] = {}  # when the queue's delay or window lets more of a partition be read
     wakes: list[tuple[int, Progress]] = []  # partitions to offer again at an instant
+    types: frozenset[str] | None = None  # of tasks; None: whatever there is
+    looked: int = 0  # messages whose types were looked at
     _claimed: set[tuple[int, int]] | None = None
 
     def add(self, take: Take) -> None:

@@ -24,7 +24,16 @@ from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
 from penstock.embedded import metrics
 from penstock.errors import InvalidField, QueueExists, QueueNotFound, shown
-from penstock.model import DLQ_SUFFIX, OWNER_SEPARATOR, Freed, owned, queue_options, to_datetime, to_micros
+from penstock.model import (
+    DEFAULT_GROUP,
+    DLQ_SUFFIX,
+    OWNER_SEPARATOR,
+    Freed,
+    owned,
+    queue_options,
+    to_datetime,
+    to_micros,
+)
 from penstock.model_audit import AuditFilter
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
@@ -240,7 +249,24 @@ handles(ops.Events)(lambda session, call, who: session.timelines.events(call.id,
 handles(ops.FindMessages)(
     lambda session, call, who: session.timelines.search(call.queue, call.key, call.trace, call.limit, call.look_back)
 )
-handles(ops.Why)(lambda session, call, who: browse.why_waiting(session.shard, call.id))
+IN_LINE: Final = ("in_line",)  # reasons of a message that waits for a consumer
+
+
+@handles(ops.Why)
+def _why(session: Session, call: ops.Why, who: Who) -> Reply:
+    reasons, ticket = browse.why_waiting(session.shard, call.id)
+    if all(reason.code not in IN_LINE for reason in reasons):
+        return reasons, ticket
+    task_type = browse.task_type(session.shard, call.id)
+    if not task_type or session.tasks.knows(task_type):
+        return reasons, ticket
+    text = f"no worker that is there knows the task type {task_type!r}"
+    return [
+        reason._replace(code="no_worker", text=text)
+        if reason.code in IN_LINE and reason.group == DEFAULT_GROUP
+        else reason
+        for reason in reasons
+    ], ticket
 
 
 # groups

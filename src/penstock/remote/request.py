@@ -161,6 +161,7 @@ def lease(queue: str, group: str, options: LeaseRequest, wait_seconds: float) ->
             options.member,
             options.generation,
             None if options.start is None else wire_position(options.start, "start"),
+            None if options.task_types is None else sorted(options.task_types),
         )
     )
     again = Again.NEVER if options.auto_ack else Again.ALWAYS
@@ -180,6 +181,7 @@ def lease_queues(choice: QueueChoice, group: str, options: LeaseRequest, wait_se
             options.consumer,
             options.auto_ack,
             None if options.start is None else wire_position(options.start, "start"),
+            None if options.task_types is None else sorted(options.task_types),
         )
     )
     again = Again.NEVER if options.auto_ack else Again.ALWAYS

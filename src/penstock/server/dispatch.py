@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.access.discovery import place_of
@@ -244,6 +246,8 @@ class Dispatch:
             given.generation,
             given.start,
         )
+        if given.task_types is not None:
+            request = msgspec.structs.replace(request, task_types=validation.task_types(given.task_types))
         wait = validation.wait_seconds(given.wait_seconds)
         queue, group = check_name(given.queue), check_name(given.group, "group")
         pending = self._broker.lease(self._client, queue, group, request, wait, partial(self._leased, correlation))
@@ -256,6 +260,7 @@ class Dispatch:
         request = validation.lease_request(
             given.count_max, given.lease_seconds, given.consumer, None, given.auto_ack, start=given.start
         )
+        request = msgspec.structs.replace(request, task_types=validation.task_types(given.task_types))
         wait = validation.wait_seconds(given.wait_seconds)
         group = check_name(given.group, "group")
         on_reply = partial(self._leased, correlation)

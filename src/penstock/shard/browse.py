@@ -20,6 +20,7 @@ from penstock.delivery.inspection import group_stats, lags, next_attempt, previe
 from penstock.delivery.log import Partition, Queue, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
+from penstock.delivery.typed_selection import type_of
 from penstock.errors import GroupExists
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, Retry, to_datetime
 from penstock.replies import LeaseView, Piece
@@ -170,6 +171,15 @@ def _delayed_in(partition: Partition, now: int) -> Iterator[Waiting]:
 def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:
     """One reason per group."""
     return shard.look(lambda now: why(shard.core, admin.partition_of(shard.core, id), id.offset, now))
+
+
+def task_type(shard: Shard, id: MessageId) -> str | None:
+    """The type of a task; None when it cannot be read, and "" when the message is none."""
+
+    def question(now: int) -> str | None:
+        return type_of(admin.partition_of(shard.core, id).extent_at(id.offset), id.offset)
+
+    return shard.look(question)[0]
 
 
 def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:

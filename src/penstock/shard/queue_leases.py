@@ -43,6 +43,7 @@ class Turn(Enum):
     IS_LIMITED = "others may have what this consumer was not given"
     HAS_NOTHING = "it leaves the ring"
     NEEDS_FILES = "it must be looked at by somebody who may read files"
+    IS_CUT = "there was much to look at, and others want the lock"
 
 
 def lease_queues(
@@ -54,9 +55,13 @@ def lease_queues(
         now, monotonic = shard.begin()
         shard.tick(now, monotonic)
         queue_set = shard.waiters.sets.of(key, monotonic)
-        return _Walk(shard, queue_set, request, require, may_read=may_read).run()
+        walk = _Walk(shard, queue_set, request, require, may_read=may_read)
+        return walk.run()
 
-    return shard.run(operation)
+    while True:
+        answer = shard.run(operation)
+        if answer is not None or not may_read:
+            return answer
 
 
 class _Walk:
@@ -115,7 +120,7 @@ class _Walk:
                 if not self._leases:
                     raise
                 turn = Turn.NEEDS_FILES  # the next poll meets it, or its error
-            if turn is Turn.NEEDS_FILES:
+            if turn in (Turn.NEEDS_FILES, Turn.IS_CUT):
                 self._is_stopped = True
                 return
             if turn is Turn.HAS_NOTHING:
@@ -160,8 +165,10 @@ class _Walk:
         if reply.count:
             self._leases.append(reply)
             self._left -= reply.count
-            group = group_named(queue, self._set.group)
-            return Turn.HAS_MORE if any(group.lanes.values()) else Turn.HAS_NOTHING
+            group, types = group_named(queue, self._set.group), self._request.task_types
+            return Turn.HAS_MORE if any(lane.may_have(types) for lane in group.lanes.values()) else Turn.HAS_NOTHING
+        if self._shard.was_cut:
+            return Turn.IS_CUT
         return Turn.IS_LIMITED if _is_limited_by_consumer(queue) else Turn.HAS_NOTHING
 
 

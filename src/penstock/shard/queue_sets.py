@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState
     from penstock.delivery.log import Queue
 
-# What is asked for, for which group, whether it creates that, and by whom.
-SetKey = tuple[QueueChoice, str, bool, Any]
+# What is asked for, for which group, whether it creates that, which types of tasks, and by whom.
+SetKey = tuple[QueueChoice, str, bool, frozenset[str] | None, Any]
 
 
 def set_key(choice: QueueChoice, group: str, request: LeaseRequest, who: Any = None) -> SetKey:
     """Which set answers a poll: those who may not get the same messages do not share one."""
-    return choice, group, request.start is not None, who
+    return choice, group, request.start is not None, request.task_types, who
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +142,7 @@ class QueueSets:
                 if queue.id not in self._of_queue:
                     self._of_queue[queue.id] = self._sets_of(queue)
                 self._of_queue[queue.id].append((queue_set, ring))
-                if _may_have(queue, group):
+                if _may_have(queue, group, key[3]):
                     ring[queue.id] = None
         return queue_set
 
@@ -208,6 +208,6 @@ def _concerns(queue_set: QueueSet, queue: Queue | None, group: int | None) -> bo
     return group is None or queue is None or queue.group_ids.get(queue_set.group) == group
 
 
-def _may_have(queue: Queue, group: str) -> bool:
+def _may_have(queue: Queue, group: str, types: frozenset[str] | None) -> bool:
     number = queue.group_ids.get(group)
-    return number is None or any(queue.groups[number].lanes.values())
+    return number is None or any(lane.may_have(types) for lane in queue.groups[number].lanes.values())

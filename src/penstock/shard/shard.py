@@ -46,6 +46,7 @@ from penstock.delivery.push import (
 )
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.settle import Chosen
+from penstock.delivery.typed_selection import LOOKED_MAX
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import DLQ_SUFFIX, ContentType, Durability, MessageId, Outcome, Position, Receipt
 from penstock.replies import LeaseReply, Piece, PushFailure, PushReply
@@ -62,6 +63,8 @@ DECIDED: Final = DUE | layout.PRIORITY | layout.DEDUP_KEY  # columns that leave 
 
 class Shard(Engine):
     """What can be done with the messages of a shard."""
+
+    was_cut = False  # the last lease by types had more to look at than one may; the lock guards it
 
     # confirmation
 
@@ -352,6 +355,8 @@ class Shard(Engine):
 
         What lies in segments is not in the reply yet; `loaded` brings it when someone looks.
         """
+        if request.task_types is not None:
+            return self._lease_typed(name, group, request)
         try:
             with self.lock:
                 return self.lease_locked(name, group, request)
@@ -360,6 +365,18 @@ class Shard(Engine):
         except BaseException:
             self.notice()
             raise
+
+    def _lease_typed(self, name: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        """`lease` by types of tasks, which may have to look at many messages: the lock is free in between."""
+
+        def operation() -> tuple[LeaseReply, Ticket, bool]:
+            reply, ticket = self.lease_locked(name, group, request)
+            return reply, ticket, self.was_cut
+
+        while True:
+            reply, ticket, is_cut = self.run(operation)
+            if reply.count or not is_cut:
+                return reply, ticket
 
     def lease_locked(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
         """`lease`, for a caller that holds the lock."""
@@ -380,6 +397,7 @@ class Shard(Engine):
         except ColumnNotLoaded:  # nothing was used up
             self.changing = False
             raise
+        self.was_cut = selection is not None and selection.looked >= LOOKED_MAX
         if entries:
             level = queue.options.durability or self.durability if request.auto_ack or len(entries) > 1 else "os"
             read = self.commit_frame(entries, level) or read

@@ -26,9 +26,9 @@ from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
 from penstock.errors import BadReceipt, InputError, InvalidField, PenstockError
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, Receipt, to_datetime
+from penstock.push_items import Some, build_some
 from penstock.replies import LeaseReplies, LeaseReply, Piece, PushFailure, PushReply
 from penstock.requests import PartitionChoice, Settling
-from penstock.validation import Some, build_some
 from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
 from penstock.wire.json_models import (

@@ -149,6 +149,9 @@ class SkippingPush(Request):
 # leasing and settling
 
 
+TaskTypes = Annotated[list[TaskType], Meta(min_length=1, max_length=limits.worker_names_max)]
+
+
 class Lease(Request):
     """What a consumer asks for."""
 
@@ -162,6 +165,7 @@ class Lease(Request):
     member: str = ""
     generation: Id63 = 0
     start: Position | None = None
+    task_types: TaskTypes | None = None  # tasks of these types only
 
 
 QueueOrder = Literal["fair", "listed"]
@@ -180,6 +184,7 @@ class LeaseQueues(Request):
     consumer: str = ""
     auto_ack: bool = False
     start: Position | None = None
+    task_types: TaskTypes | None = None
 
 
 class Settle(Request):

@@ -47,6 +47,7 @@ class Claim(Request):
     max: Annotated[int, Meta(ge=1, le=CLAIMED_MAX)] = 1
     wait_ms: Wait = 0.0
     lease_ms: LeaseMs | None = None
+    task_types: models.TaskTypes | None = None  # those that the worker can run; all
 
 
 PROGRESS: Final = json_of(ops.NoteProgress)

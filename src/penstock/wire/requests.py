@@ -88,6 +88,7 @@ class Lease(msgspec.Struct, array_like=True, gc=False):
     member: str = ""
     generation: int = 0
     start: PositionOnWire | None = None  # where the group begins if it is not there
+    task_types: list[str] | None = None  # tasks of these types only
 
 
 class LeaseQueues(msgspec.Struct, array_like=True, gc=False):
@@ -102,6 +103,7 @@ class LeaseQueues(msgspec.Struct, array_like=True, gc=False):
     consumer: str = ""
     auto_ack: bool = False
     start: PositionOnWire | None = None
+    task_types: list[str] | None = None
 
 
 class Settle(msgspec.Struct, array_like=True, gc=False):

@@ -96,6 +96,7 @@ class Dispatcher:
         self.executors: list[Executor] = list(dict.fromkeys(self._executor_of.values()))
         for executor in self.executors:
             executor.on_end = self.ended
+        self.task_types = frozenset(tasks) or None  # what the worker can run: it is given nothing else
         self._executors_by_queue: dict[str, list[Executor]] = {}
         self._finishes = finishes
         self._start_run = start

@@ -199,7 +199,9 @@ class LeaseLoop:
         count = min(map(self._dispatcher.room_for, queues), default=0)
         if not count:
             return False
-        request = LeaseRequest(count, self._settings.lease_seconds, self._settings.worker_id)
+        request = LeaseRequest(
+            count, self._settings.lease_seconds, self._settings.worker_id, task_types=self._dispatcher.task_types
+        )
         requested_at = self._dispatcher.now()
         try:
             reply = await self._session.lease_queues(QueueChoice(tuple(queues)), DEFAULT_GROUP, request, wait_seconds)

@@ -38,6 +38,7 @@ from penstock.model import (
     queue_options,
 )
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
+from penstock.push_items import build_some
 from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
 from penstock.requests import LetterFilter, OnError, QueueOrder
 from penstock.validation import PLAIN
@@ -188,7 +189,7 @@ class Queue:
         if not validation.skips(on_error):
             batch = Batch.build(items)
             return PushResult(self._session.push(self.name, batch, batch.partitions, durability))
-        batch, rows, failures = validation.build_some(items)
+        batch, rows, failures = build_some(items)
         reply = self._session.push(self.name, batch, batch.partitions, durability, True)
         return PushResult(reply.among(rows, len(rows) + len(failures), failures))
 

@@ -23,6 +23,7 @@ from penstock.broker.leases import StreamRequest
 from penstock.broker.reply_size import split
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Outcome, Receipt, to_datetime
+from penstock.push_items import Some, build_some
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, QueueChoice, Settling
 from penstock.server.grpc.generated import queues_pb2 as pb
@@ -59,15 +60,15 @@ def batch_of(request: pb.PushRequest) -> Batch:
     return Batch.build(payloads) if _are_plain(request, payloads) else _with_fields(messages, payloads)
 
 
-def some_of(request: pb.PushRequest) -> validation.Some:
+def some_of(request: pb.PushRequest) -> Some:
     """Those messages of a push that can be stored."""
     messages = list(request.messages)
     if request.batch or (messages and request.payloads):
         batch = batch_of(request)  # refuses what is there twice
         return batch, range(batch.count), {}
     if not messages:
-        return validation.build_some(list(request.payloads))
-    return validation.build_some(messages, lambda some: _with_fields(some, [message.payload for message in some]))
+        return build_some(list(request.payloads))
+    return build_some(messages, lambda some: _with_fields(some, [message.payload for message in some]))
 
 
 def check_count(request: pb.PushRequest) -> None:
@@ -195,7 +196,9 @@ def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
         request.auto_ack,
         start=start_of(request),
     )
-    return msgspec.structs.replace(leasing, member=request.member, generation=request.generation, client=client)
+    types = validation.task_types(list(request.task_types) or None)
+    member = {"member": request.member, "generation": request.generation}
+    return msgspec.structs.replace(leasing, **member, client=client, task_types=types)
 
 
 def lease_queues_request(request: pb.LeaseQueuesRequest) -> tuple[QueueChoice, LeaseRequest]:
@@ -203,9 +206,11 @@ def lease_queues_request(request: pb.LeaseQueuesRequest) -> tuple[QueueChoice, L
     choice = validation.queue_choice(list(request.queues), order_of(request))
     lease_seconds = seconds(request, "lease_ms")
     start = start_of(request)
-    return choice, validation.lease_request(
+    leasing = validation.lease_request(
         request.max or 1, lease_seconds, request.consumer, None, request.auto_ack, start=start
     )
+    types = validation.task_types(list(request.task_types) or None)
+    return choice, msgspec.structs.replace(leasing, task_types=types)
 
 
 def order_of(request: pb.LeaseQueuesRequest | pb.StreamOpen) -> str:

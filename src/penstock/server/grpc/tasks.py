@@ -118,6 +118,7 @@ async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksReq
         max=request.max or 1,
         wait_ms=request.wait_ms,
         lease_ms=maybe(request, "lease_ms"),
+        task_types=list(request.task_types) or None,
     )
     return write(pb.ClaimTasksResponse, await tasks.claim(broker, client, claim))
 

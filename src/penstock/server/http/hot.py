@@ -102,7 +102,11 @@ def _lease_decoded(exchange: Exchange, request: models.Lease) -> None:
     )
     client = exchange.client
     lease_request = msgspec.structs.replace(
-        lease_request, member=request.member, generation=request.generation, client=client.identity
+        lease_request,
+        member=request.member,
+        generation=request.generation,
+        client=client.identity,
+        task_types=validation.task_types(request.task_types),
     )
     encode = partial(_leased, exchange) if not request.auto_ack else lease_reply
     on_reply = partial(exchange.answer, status=200, encode=encode)
@@ -127,6 +131,7 @@ def _lease_queues_decoded(exchange: Exchange, request: models.LeaseQueues) -> No
     leasing = validation.lease_request(
         request.max, seconds, request.consumer, None, request.auto_ack, start=request.start
     )
+    leasing = msgspec.structs.replace(leasing, task_types=validation.task_types(request.task_types))
     encode = partial(_leased_queues, exchange) if not request.auto_ack else lease_queues_reply
     on_reply = partial(exchange.answer, status=200, encode=encode)
     pending = exchange.site.broker.lease_queues(

@@ -335,6 +335,10 @@ class TaskService:
         self.tick()
         return self.registry.workers()
 
+    def knows(self, task_type: str) -> bool:
+        """Whether a worker that is there can run tasks of this type."""
+        return any(worker.state != "dead" and task_type in worker.info.task_types for worker in self.workers())
+
     def _mind(self, look_at: int) -> None:
         """Have the timekeeper look when the registry wants it, if that is sooner than before."""
         if self.registry.look_at < look_at:

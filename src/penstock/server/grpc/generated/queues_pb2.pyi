@@ -121,7 +121,7 @@ class PushFailure(_message.Message):
     def __init__(self, place: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes", "start")
+    __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes", "start", "task_types")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class LeaseRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     max: int
@@ -146,10 +147,11 @@ class LeaseRequest(_message.Message):
     generation: int
     max_bytes: int
     start: Position
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseQueuesRequest(_message.Message):
-    __slots__ = ("queues", "order", "group", "max", "wait_ms", "lease_ms", "consumer", "auto_ack", "max_bytes", "start")
+    __slots__ = ("queues", "order", "group", "max", "wait_ms", "lease_ms", "consumer", "auto_ack", "max_bytes", "start", "task_types")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,7 @@ class LeaseQueuesRequest(_message.Message):
     AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     order: QueueOrder
     group: str
@@ -170,7 +173,8 @@ class LeaseQueuesRequest(_message.Message):
     auto_ack: bool
     max_bytes: int
     start: Position
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseQueuesResponse(_message.Message):
     __slots__ = ("leases",)

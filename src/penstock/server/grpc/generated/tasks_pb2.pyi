@@ -383,18 +383,20 @@ class TaskOperation(_message.Message):
     def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ClaimTasksRequest(_message.Message):
-    __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms")
+    __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms", "task_types")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     queues: _containers.RepeatedScalarFieldContainer[str]
     max: int
     wait_ms: int
     lease_ms: int
-    def __init__(self, worker_id: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker_id: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimTasksResponse(_message.Message):
     __slots__ = ("tasks",)
