@@ -101,13 +101,14 @@ LAYERS: dict[str, set[str]] = {
     "broker": CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry"},
     "server": SERVER,
     "remote": WIRE | {"access.discovery"},
-    "client": FACE,
+    "streams": BASE | {"spark.stages"},
+    "client": FACE | {"streams"},
     "aio": FACE | {"client"},
     "tasks": FACE | {"client", "aio"},
     "worker": FACE | {"client", "aio", "tasks", "telemetry.logs"},
     "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
     "history": CORE | FACE | {"access.encryption", "postgres"},
-    "spark": CORE | FACE | {"access.encryption", "history", "client", "__init__"},
+    "spark": CORE | FACE | {"streams", "access.encryption", "history", "client", "__init__"},
     "__init__": FACE | {"client", "aio", "tasks", "spark"},
     "cli": SERVER
     | FACE

@@ -34,8 +34,8 @@ from penstock.errors import InvalidField
 from penstock.history import History, Limits, Moment, QueueView, open_history
 from penstock.history.change_rows import PushTimes
 from penstock.history.files import LocalFiles
-from penstock.history.sql import TABLES, meant
-from penstock.model import suggestion
+from penstock.history.sql import LATEST, TABLES, meant
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
 from penstock.spark import functions as f
 from penstock.spark import ranges
 from penstock.spark.options import SourceOptions, source_options, spelt_slices
@@ -190,6 +190,9 @@ _PARTITION: Final = "incarnation * 4294967296 + partition_id"  # a partition, as
 Offsets = dict[tuple[int, int], int]  # (queue id, partition id): an offset
 
 
+TOMBSTONE: Final = CONTENT_TYPE_NAMES[ContentType.TOMBSTONE]
+
+
 def table(
     spark: SparkSession,
     url: str | Path,
@@ -200,16 +203,36 @@ def table(
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """Messages of some queues (names and patterns), as of now; or with `table="events"` how they were settled, or with
-    `table="tasks"` the changes of those that are tasks.
+    `table="tasks"` the changes of those that are tasks, or with `table="latest"` the last message of each key.
 
     `since` ≤ `pushed_at` < `until`; for events it is `settled_at`, for tasks `at`.
     """
     names = [queues] if isinstance(queues, str) else list(queues)
+    if table == LATEST:
+        return _latest(spark, url, names, since, until, columns)
     texts = {"url": str(url), "path": ",".join(names), "table": table}
     texts |= {name: _spelt(name, at) for name, at in (("startingTime", since), ("endingTime", until)) if at is not None}
     if columns is not None:
         texts["columns"] = msgspec.json.encode(list(columns)).decode()
     return frame(spark, texts)
+
+
+def _latest(
+    spark: SparkSession,
+    url: str | Path,
+    names: list[str],
+    since: datetime | None,
+    until: datetime | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """The last message of each key in each partition; keys whose last message is a tombstone are gone."""
+    from pyspark.sql import Window
+
+    messages = table(spark, url, names, since=since, until=until)
+    by_key = Window.partitionBy("queue", "partition", "key").orderBy(f.col("offset").desc())
+    kept = messages.where(f.col("key").isNotNull()).withColumn("penstock_place", f.row_number().over(by_key))
+    last = kept.where((f.col("penstock_place") == 1) & (f.col("content_type") != TOMBSTONE)).drop("penstock_place")
+    return last if columns is None else last.select(*(f"`{name}`" for name in _known(list(columns), "messages")))
 
 
 def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:

@@ -24,6 +24,7 @@ from penstock.client.values import LEFT, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
 from penstock.requests import ACK, RELEASE
 
+IDLE_SECONDS_MIN: Final = 1e-6  # so that a look that does not wait counts as idle
 STOP_CHECK_SECONDS: Final = 1.0  # how soon a stop is noticed while nothing comes
 RETURN_CHECK_SECONDS: Final = 1.0  # how often a deleted queue or group is looked for
 
@@ -143,14 +144,33 @@ class Subscription:
         finally:
             await self._leave()
 
+    async def leases(self, idle_seconds: float | None = None) -> AsyncGenerator[Leased]:
+        """Whole leases, for whoever settles all of each before the next one; until nothing came for `idle_seconds`."""
+        patience = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        wait = patience if idle_seconds is None else min(patience, idle_seconds)
+        idle = 0.0
+        await self._join()
+        try:
+            async with background(self._send_heartbeats), keeping_leases(self._session) as keeper:
+                while not self._is_stopped() and (idle_seconds is None or idle < idle_seconds or not idle):
+                    await self._follow()
+                    leased = await self._lease(wait)
+                    idle = 0.0 if leased is None or leased else idle + max(wait, IDLE_SECONDS_MIN)
+                    if leased:
+                        async with keeper.holding(leased):
+                            yield leased
+        finally:
+            await self._leave()
+
     def _is_stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
     # deliveries
 
-    async def _lease(self) -> Leased | None:
+    async def _lease(self, wait: float | None = None) -> Leased | None:
         member, session = self._member, self._session
-        wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        if wait is None:
+            wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
         try:
             reply = await session.lease(member.queue, member.group, member.request(), wait)
         except MemberFenced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike, fspath
 from types import TracebackType
@@ -16,6 +16,7 @@ from penstock.client._async.access import Access, Audit
 from penstock.client._async.backups import run_backup
 from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._async.delivery import Delivery, Leased, LeasedQueues
+from penstock.client._async.stage import StageRunner
 from penstock.client.member import MemberState
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import Event
@@ -40,6 +41,7 @@ from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
 from penstock.push_items import build_some
 from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
 from penstock.requests import LetterFilter, OnError, QueueOrder
+from penstock.streams import StageReport, Stream
 from penstock.validation import PLAIN
 
 
@@ -514,6 +516,13 @@ class Queues:
         directory that is opened in this process does with `history=True`.
         """
         return await self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step))
+
+    def stream(self, source: str) -> Stream[Awaitable[StageReport]]:
+        """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
+
+        See docs/streams.md.
+        """
+        return Stream(source, runner=lambda stage: StageRunner(self._session, stage).run)
 
     async def seal(self) -> int:
         """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""

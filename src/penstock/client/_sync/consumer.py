@@ -25,6 +25,7 @@ from penstock.client.values import LEFT, BatchSize
 from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
 from penstock.requests import ACK, RELEASE
 
+IDLE_SECONDS_MIN: Final = 1e-6  # so that a look that does not wait counts as idle
 STOP_CHECK_SECONDS: Final = 1.0  # how soon a stop is noticed while nothing comes
 RETURN_CHECK_SECONDS: Final = 1.0  # how often a deleted queue or group is looked for
 
@@ -144,14 +145,33 @@ class Subscription:
         finally:
             self._leave()
 
+    def leases(self, idle_seconds: float | None = None) -> Generator[Leased, None, None]:
+        """Whole leases, for whoever settles all of each before the next one; until nothing came for `idle_seconds`."""
+        patience = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        wait = patience if idle_seconds is None else min(patience, idle_seconds)
+        idle = 0.0
+        self._join()
+        try:
+            with background(self._send_heartbeats), keeping_leases(self._session) as keeper:
+                while not self._is_stopped() and (idle_seconds is None or idle < idle_seconds or not idle):
+                    self._follow()
+                    leased = self._lease(wait)
+                    idle = 0.0 if leased is None or leased else idle + max(wait, IDLE_SECONDS_MIN)
+                    if leased:
+                        with keeper.holding(leased):
+                            yield leased
+        finally:
+            self._leave()
+
     def _is_stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
     # deliveries
 
-    def _lease(self) -> Leased | None:
+    def _lease(self, wait: float | None = None) -> Leased | None:
         member, session = self._member, self._session
-        wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        if wait is None:
+            wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
         try:
             reply = session.lease(member.queue, member.group, member.request(), wait)
         except MemberFenced:

@@ -17,6 +17,7 @@ from penstock.client._sync.access import Access, Audit
 from penstock.client._sync.backups import run_backup
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._sync.delivery import Delivery, Leased, LeasedQueues
+from penstock.client._sync.stage import StageRunner
 from penstock.client.member import MemberState
 from penstock.client.session import Session
 from penstock.client.thread_runtime import Event
@@ -41,6 +42,7 @@ from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
 from penstock.push_items import build_some
 from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
 from penstock.requests import LetterFilter, OnError, QueueOrder
+from penstock.streams import StageReport, Stream
 from penstock.validation import PLAIN
 
 
@@ -515,6 +517,13 @@ class Queues:
         directory that is opened in this process does with `history=True`.
         """
         return self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step))
+
+    def stream(self, source: str) -> Stream[StageReport]:
+        """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
+
+        See docs/streams.md.
+        """
+        return Stream(source, runner=lambda stage: StageRunner(self._session, stage).run)
 
     def seal(self) -> int:
         """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
