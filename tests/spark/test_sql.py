@@ -239,7 +239,7 @@ def test_only_views_that_a_statement_can_mean_are_made():
     assert meant("select * from mail, `x-1`", queues) == {"mail": "mail", "x-1": "x-1"}
     assert meant("select * from A_B", queues) == {"a_b": "a_b"}
     assert meant("select * from orders, events", queues) == {"events": None}
-    assert set(meant("show views", queues)) == {"a.b", "a_b", "events", "mail", "messages", "tasks", "x-1"}
+    assert set(meant("show views", queues)) == {"a.b", "a_b", "events", "latest", "mail", "messages", "tasks", "x-1"}
 
 
 def test_errors_as_programs_read_them(either):

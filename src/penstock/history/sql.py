@@ -23,7 +23,7 @@ from penstock.history.change_rows import EVENTS_SCHEMA
 from penstock.history.history import History
 from penstock.history.moment import Moment
 from penstock.history.slices import Limits, OffsetRange
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion, to_micros
+from penstock.model import suggestion, to_micros
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 LATEST: Final = "latest"
 TABLES: Final = (MESSAGES, EVENTS, TASKS, LATEST)
-_ALL_MESSAGES: Final = "penstock_messages"  # what the view `latest` is made of
-_LATEST_VIEW: Final = f"""create temp view {LATEST} as select * from {_ALL_MESSAGES} where key is not null
+_LATEST_VIEW: Final = """create temp view latest as select * from messages where key is not null
     qualify row_number() over (partition by queue, "partition", key order by "offset" desc) = 1
-    and content_type <> '{CONTENT_TYPE_NAMES[ContentType.TOMBSTONE]}'"""
+    and content_type <> 'application/vnd.penstock.tombstone+json'"""
 HIDDEN: Final = ("incarnation", "partition_id", "number")  # stored, and not shown
 _NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
@@ -86,6 +85,8 @@ def meant(text: str, queues: Sequence[str]) -> dict[str, str | None]:
     views: dict[str, str | None] = {name: queue for name, queue in plain.items() if name.lower() in words}
     # All words of a name that is quoted are in the text.
     views |= {name: name for name in named if is_listing or words.issuperset(_WORDS.findall(name.lower()))}
+    if LATEST in words:
+        words.add(MESSAGES)  # the last messages are found among all of them
     return views | {name: None for name in TABLES if is_listing or name in words}
 
 
@@ -158,12 +159,13 @@ class SqlEngine:
         with self._database() as database:
             self._check(database, text)
             for name, queue in meant(text, queues).items():
-                table = name if queue is None and name != LATEST else MESSAGES
+                if name == LATEST:
+                    database.execute(_LATEST_VIEW)
+                    continue
+                table = name if queue is None else MESSAGES
                 view = _View(self._history, moment, table, queues if queue is None else [queue], limits)
                 view.masks = self._masks
-                database.register(_ALL_MESSAGES if queue is None and name == LATEST else name, view)
-                if queue is None and name == LATEST:
-                    database.execute(_LATEST_VIEW)
+                database.register(name, view)
             try:
                 return _first(database.sql(text).to_arrow_reader(10_000), rows_max)
             except self._duckdb.Error as error:
