@@ -77,7 +77,7 @@ class Shell:
         """What a command prints."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
-        if line == "pip install penstock":
+        if line == "pip install penstock-mq":
             line = "python -c 'import penstock'"  # the tests have it from the clone
         elif line.startswith("penstock serve"):
             ports = f"--tcp-port {self._port} --http-port 0 --grpc-port 0"

@@ -344,7 +344,7 @@ class TaskUnfinished(TaskError, TimeoutError):
 class SparkMissing(PenstockError):
     """PySpark, or the Java that it runs on, is not there."""
 
-    hint_default = "pip install 'penstock[spark]'; apt install openjdk-17-jre-headless"
+    hint_default = "pip install 'penstock-mq[spark]'; apt install openjdk-17-jre-headless"
 
 
 class ServerError(PenstockError):

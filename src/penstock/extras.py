@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.errors import InvalidField
 
-INSTALL: Final = "pip install 'penstock[{}]'"
+INSTALL: Final = "pip install 'penstock-mq[{}]'"
 
 
 @contextmanager

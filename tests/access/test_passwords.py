@@ -160,7 +160,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "argon2", None)
     passwords._hasher.cache_clear()
 
-    with pytest.raises(InvalidField, match=r"pip install 'penstock\[security\]'"):
+    with pytest.raises(InvalidField, match=r"pip install 'penstock-mq\[security\]'"):
         hash_password(PASSWORD)
-    with pytest.raises(InvalidField, match=r"pip install 'penstock\[security\]'"):
+    with pytest.raises(InvalidField, match=r"pip install 'penstock-mq\[security\]'"):
         verify_password(PASSWORD, None)

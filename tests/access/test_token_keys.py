@@ -120,5 +120,5 @@ def test_any_bytes_are_keys_or_refused(text):
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
 
-    with pytest.raises(InvalidField, match=r"pip install 'penstock\[security\]'"):
+    with pytest.raises(InvalidField, match=r"pip install 'penstock-mq\[security\]'"):
         parse_keys(key_set({"kty": "oct", "k": encoded(SECRET)}))

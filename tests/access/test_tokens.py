@@ -366,5 +366,5 @@ def test_without_the_extra_the_error_says_what_to_install(verifier, clock, monke
     monkeypatch.setitem(sys.modules, "jwt", None)
     module._jws.cache_clear()
 
-    with pytest.raises(InvalidField, match=r"pip install 'penstock\[security\]'"):
+    with pytest.raises(InvalidField, match=r"pip install 'penstock-mq\[security\]'"):
         verifier.verify(token)

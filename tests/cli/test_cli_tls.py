@@ -105,4 +105,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(builtins, "__import__", missing)
 
     assert run(["tls", "init", str(tmp_path / "tls")]) == 1
-    assert "pip install 'penstock[security]'" in capsys.readouterr().err
+    assert "pip install 'penstock-mq[security]'" in capsys.readouterr().err

@@ -110,4 +110,4 @@ except penstock.PenstockError as error:
 """
     reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
-    assert "penstock[grpc]" in reported
+    assert "penstock-mq[grpc]" in reported

@@ -171,7 +171,7 @@ def test_the_package_is_imported_without_pyspark_and_says_what_to_type():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert said == "PySpark is not installed (type: pip install 'penstock[spark]')\n"
+    assert said == "PySpark is not installed (type: pip install 'penstock-mq[spark]')\n"
 
 
 def test_spark_finds_the_source_by_itself():

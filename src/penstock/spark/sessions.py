@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 JAVA_VERSION_MIN: Final = 17
-INSTALL_PYSPARK: Final = "pip install 'penstock[spark]'"
+INSTALL_PYSPARK: Final = "pip install 'penstock-mq[spark]'"
 INSTALL_JAVA: Final = "apt install openjdk-17-jre-headless"
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')

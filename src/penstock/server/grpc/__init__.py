@@ -1,6 +1,7 @@
 """gRPC: the services `penstock.v1.Queues` and `penstock.v1.Tasks` of protos/, with reflection and health.
 
-It needs the extra `penstock[grpc]`. This module can be imported without it; starting the server says what is missing.
+It needs the extra `penstock-mq[grpc]`. This module can be imported without it; starting the server says what is
+missing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def start_grpc(
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("grpc", "grpc_health", "grpc_reflection", "google"):
             raise
-        hint = "pip install 'penstock[grpc]', or set grpc_port to 'off'"
+        hint = "pip install 'penstock-mq[grpc]', or set grpc_port to 'off'"
         raise InvalidField(f"grpc_port: gRPC needs {error.name}, which is not installed", hint=hint) from None
     return await service.start(broker, host, port, request_bytes_max, connections_max, tls)
 

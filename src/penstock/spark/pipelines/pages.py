@@ -237,7 +237,7 @@ def _figure(title: str, rows: int, heights: Sequence[float]) -> tuple[Figure, An
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidField("charts need matplotlib", hint="pip install 'penstock[spark]'") from None
+        raise InvalidField("charts need matplotlib", hint="pip install 'penstock-mq[spark]'") from None
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(10.5, 0.8 + 1.75 * sum(heights)), dpi=110, layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
