@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans from producer to consumer, metrics and logs, through its API (`pip install 'penstock-mq[otel]'`).
+"""OpenTelemetry: spans from producer to consumer, metrics and logs, through its API (extra `penstock-mq[otel]`).
 
     otel = OpenTelemetry()
     with penstock.connect(url, metrics=otel) as ps:
