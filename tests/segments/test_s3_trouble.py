@@ -72,6 +72,29 @@ def test_an_upload_that_fails_changes_nothing_and_is_made_up_for(s3, tmp_path, m
         assert verified(tmp_path / "data", is_shown=False).problems == []
 
 
+def test_partitions_learn_where_messages_are_although_the_location_failed_right_after_the_upload(tmp_path, monkeypatch):
+    """The priorities of what was just sealed are read back, which may fail when the upload did not."""
+    session = Session(tmp_path / "data", background=False, segments=segments_at(tmp_path / "elsewhere", 0))
+    with Penstock(BlockingSession(session)) as handle:
+        mail = handle.queue("mail")
+        mail.push(b"1", priority=200)
+        with monkeypatch.context() as away:
+            away.setattr(session.shard, "extent_of", unavailable)
+            with pytest.raises(Unavailable):
+                seal(handle)
+        assert [extent.sealed for extent in session.shard.core.by_name["mail"].partitions[0].extents] == [None]
+
+        assert seal(handle) == 1
+
+        (extent,) = session.shard.core.by_name["mail"].partitions[0].extents
+        assert extent.sealed is not None
+        assert [delivery.payload for delivery in mail.lease()] == [b"1"]
+
+
+def unavailable(*arguments: object) -> None:
+    raise Unavailable("it went away")
+
+
 def test_over_the_network_an_outage_costs_no_attempt_and_pushes_go_on(s3, tmp_path):
     with flaky_proxy(s3.server.port) as proxy:
         url = S3Server(proxy.port).url(f"{s3.bucket}/some/prefix")

@@ -231,6 +231,7 @@ class Storekeeper:
         self._busy = threading.Lock()
         self._is_over = False
         self._seals = True  # whether sealing worked when it was tried last
+        self._unplaced: tuple[list[SealedExtent], int] | None = None  # sealed, and partitions do not know it yet
         self.sleeper = Sleeper("storekeeper", self.tick, shard.is_over)
         self._compactor = Compactor(shard)
         shard.journal.on_rotate = self._rotated
@@ -299,13 +300,16 @@ class Storekeeper:
     def _seal(self, file: JournalFile) -> None:
         shard, store = self._shard, self._shard.store
         assert store is not None
-        if file.end_sequence - 1 <= store.sealed_sequence:
-            return
-        frames = shard.journal.read_file(file)
-        new = store.seal(frames, file.end_sequence, self._names(), self._start, self.identify_tasks)
         sequence = file.end_sequence - 1
-        self._position(new, lambda partition, run: partition.reseal(run, sequence))
-        release_memory()
+        if sequence > store.sealed_sequence:
+            frames = shard.journal.read_file(file)
+            new = store.seal(frames, file.end_sequence, self._names(), self._start, self.identify_tasks)
+            self._unplaced = new, sequence
+        if self._unplaced is not None:  # again, when partitions could not be updated the last time
+            extents, sealed_sequence = self._unplaced
+            self._position(extents, lambda partition, run: partition.reseal(run, sealed_sequence))
+            self._unplaced = None
+            release_memory()
 
     def _position(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
         """Update each partition with where its messages are now; the shard goes on between some and the next."""
