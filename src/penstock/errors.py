@@ -21,6 +21,7 @@
     │   ├── LeaseLost               lease_lost
     │   ├── QueueFull               queue_full
     │   ├── RateLimited             rate_limited
+    │   ├── PushPaused              push_paused
     │   ├── ProducerFenced          producer_fenced
     │   ├── MemberFenced            member_fenced
     │   ├── SinkConflict            sink_conflict
@@ -239,6 +240,13 @@ class RateLimited(StateError):
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_seconds = retry_after_seconds
+
+
+class PushPaused(StateError):
+    """Somebody has paused pushes to this queue, its namespace or the whole broker."""
+
+    hint_default = "try again later; 'penstock pauses' shows who has paused what, and why"
+    retry_after_seconds: ClassVar[float] = 10.0
 
 
 class ProducerFenced(StateError):

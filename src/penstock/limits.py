@@ -15,6 +15,7 @@ headers_bytes_max: Final = 64 * KIB
 dedup_key_bytes_max: Final = 1 * KIB
 trace_bytes_max: Final = 256
 error_bytes_max: Final = 4 * KIB
+pause_reason_characters_max: Final = 500
 timelines_max: Final = 100  # of one search by key or trace id
 look_back_default: Final = 100_000  # messages that such a search looks at
 look_back_max: Final = 10_000_000

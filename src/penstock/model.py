@@ -490,6 +490,7 @@ class GroupStats:
     dropped_by: Mapping[str, int] = field(default_factory=dict)
     lag: int = 0
     oldest_unsettled_at: datetime | None = None
+    paused: bool = False  # delivery to it, whatever it is paused by
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,8 +501,9 @@ class QueueStats:
     messages: int
     partitions: int
     bytes_stored: int
-    paused: bool
+    paused: bool  # delivery to all groups, be it by its namespace or the broker
     groups: Mapping[str, GroupStats]
+    push_paused: bool = False
 
     @property
     def ready(self) -> int:
@@ -548,6 +550,19 @@ class Reason(NamedTuple):
     outcome: str = ""  # retried, timed_out, interrupted, snoozed or redriven; empty when it was never tried
     error: str = ""
     due_at: datetime | None = None
+
+
+class PauseState(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is paused."""
+
+    scope: str  # broker, namespace, queue or group
+    namespace: str = ""
+    queue: str = ""
+    group: str = ""
+    push: bool
+    delivery: bool
+    since: datetime | None = None  # None: it was paused by a version that did not keep it
+    reason: str = ""
 
 
 class PartitionLag(NamedTuple):

@@ -25,6 +25,7 @@ STAGED: Final = f"{0:016x}-1-{0:032x}"
 
 # Where an action is needed.
 ORDERS: Final = "orders"  # in the queue Q, and so in its dead letters
+NAMESPACE: Final = "namespace"  # in all queues of the namespace that Q is in
 OTHER: Final = "mail"  # in the queue MAIL
 BROKER: Final = "broker"  # on the broker as a whole
 SOME: Final = "some"  # in any queue, whichever it is
@@ -151,6 +152,8 @@ def queue_rows() -> list[Row]:
         Row("stats", (MONITOR,), call(ops.Stats(Q)), ("GET", f"{at}/stats", None), grpc=("Queues.GetStats", {"queue": Q})),
         Row("leases", (MONITOR,), call(ops.Leases(Q)), ("GET", f"{at}/leases", None), grpc=("Queues.ListLeases", {"queue": Q})),
         Row("pause", (MANAGE,), call(ops.Pause(Q)), ("POST", f"{at}/pause", None), grpc=("Queues.Pause", {"queue": Q})),
+        Row("pause_namespace", looks("manage", NAMESPACE), call(ops.PauseNamespace("shop", "push")), ("POST", "/namespaces/shop/pause", {"what": "push"}), grpc=("Queues.PauseNamespace", {"namespace": "shop", "what": "push"})),
+        Row("resume_namespace", looks("manage", NAMESPACE), call(ops.ResumeNamespace("shop")), ("POST", "/namespaces/shop/resume", {}), grpc=("Queues.ResumeNamespace", {"namespace": "shop"})),
         Row("resume", (MANAGE,), call(ops.Resume(Q)), ("POST", f"{at}/resume", None), grpc=("Queues.Resume", {"queue": Q})),
         Row("dead_letters", (READ,), call(ops.DeadLetters(Q)), ("GET", f"{at}/dlq", None), grpc=("Queues.ListDeadLetters", {"queue": Q})),
         Row("search_dead_letters", (READ,), http=("POST", f"{at}/dlq/search", {})),
@@ -249,6 +252,9 @@ def broker_rows() -> list[Row]:
         Row("fetch", export, call(ops.Fetch("segments/none", 0, 1))),
         Row("pin", export, call(ops.Pin("p", []))),
         Row("unpin", export, call(ops.Unpin("p"))),
+        Row("pauses", (ANYBODY,), call(ops.Pauses()), ("GET", "/pauses", None), grpc=("Queues.ListPauses", {})),
+        Row("pause_broker", operate, call(ops.PauseBroker("push")), ("POST", "/pause", {"what": "push"}), grpc=("Queues.PauseBroker", {"what": "push"})),
+        Row("resume_broker", operate, call(ops.ResumeBroker()), ("POST", "/resume", {}), grpc=("Queues.ResumeBroker", {})),
         Row("seal", operate, call(ops.Seal()), ("POST", "/seal", None)),
         Row("sync", operate, call(ops.Sync()), ("POST", "/sync", None)),
         Row("compact", operate, call(ops.Compact()), ("POST", "/compact", None)),

@@ -32,6 +32,7 @@ from penstock.wire.json_protocols import ClientMessage
 from tests.access.matrix_rows import (
     BROKER,
     MAIL,
+    NAMESPACE,
     OPEN_ROUTES,
     ORDERS,
     OTHER,
@@ -49,8 +50,9 @@ from tests.support.tls import TlsBroker
 PROTOCOLS = tuple(CALLERS)
 ACTIONS = ("push", "consume", "read", "monitor", "manage")
 WHOLE = ("operate", "export")
-EVERYWHERE = frozenset({ORDERS, OTHER, BROKER})
+EVERYWHERE = frozenset({ORDERS, NAMESPACE, OTHER, BROKER})
 HERE = frozenset({ORDERS})
+IN_SHOP = frozenset({ORDERS, NAMESPACE})
 ELSEWHERE = frozenset({OTHER})
 NOWHERE: frozenset[str] = frozenset()
 TASK = "0190f3a2-7b1c-7c00-8000-0123456789ab"
@@ -63,10 +65,10 @@ Granted = dict[str, frozenset[str]]
 GRANTED: dict[str, tuple[list[str], Granted]] = {
     # Roles, for one queue, for a prefix or for all.
     "producer": ([f"producer:{Q}"], {"push": HERE}),
-    "consumer": (["consumer:shop.*"], {"consume": HERE}),
-    "viewer": (["viewer:shop.*"], {"monitor": HERE}),
+    "consumer": (["consumer:shop.*"], {"consume": IN_SHOP}),
+    "viewer": (["viewer:shop.*"], {"monitor": IN_SHOP}),
     "reader": ([f"reader:{Q}"], {"monitor": HERE, "read": HERE}),
-    "operator": (["operator:shop.*"], {"monitor": HERE, "read": HERE, "manage": HERE}),
+    "operator": (["operator:shop.*"], dict.fromkeys(("monitor", "read", "manage"), IN_SHOP)),
     "producer-everywhere": (["producer"], {"push": EVERYWHERE}),
     "consumer-everywhere": (["consumer"], {"consume": EVERYWHERE}),
     "viewer-everywhere": (["viewer"], {"monitor": EVERYWHERE}),

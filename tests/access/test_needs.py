@@ -14,7 +14,7 @@ from penstock.operations.base import SOME_QUEUE
 from tests.broker.test_broker import LISTS, example
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "security.md"
-ON = {"": "the broker", SOME_QUEUE: "any queue", "mail": "its queue"}
+ON = {"": "the broker", SOME_QUEUE: "any queue", "mail": "its queue", "mail.*": "its namespace"}
 OF_TASKS = (ops.FindTask, ops.WaitTask, ops.CancelTask, ops.RetryTask)  # looked up by the broker's `Tasks`
 
 

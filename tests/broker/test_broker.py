@@ -440,7 +440,17 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
 
 
 # They touch no queue: they show what may be seen (tests/access/test_visibility.py).
-LISTS = (ops.Info, ops.Me, ops.Queues, ops.Workers, ops.Schedules, ops.ListTasks, ops.ListOperations, ops.ListDataKeys)
+LISTS = (
+    ops.Info,
+    ops.Me,
+    ops.Queues,
+    ops.Pauses,
+    ops.Workers,
+    ops.Schedules,
+    ops.ListTasks,
+    ops.ListOperations,
+    ops.ListDataKeys,
+)
 
 
 def example(kind):

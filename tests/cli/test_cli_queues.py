@@ -49,7 +49,7 @@ def test_a_long_name_is_reported_whole_on_a_narrow_screen(ps, run, monkeypatch):
 
 def test_queues_in_json_have_names_that_stay(shop, run):
     orders, quiet = run("queues", "--json").json
-    assert set(orders) == {"name", "messages", "partitions", "bytes_stored", "paused", "groups"}
+    assert set(orders) == {"name", "messages", "partitions", "bytes_stored", "paused", "push_paused", "groups"}
     assert set(orders["groups"][0]) == {
         "name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag",
         "oldest_unsettled_at",
@@ -267,6 +267,29 @@ def test_what_happened_to_a_message_is_told(ps, run):
     assert run("trace", "mail/0/1").code == 4
     assert run("trace").code == 1
     assert run("trace", "nowhere", "--key", "k").code == 4
+
+
+def test_pauses_of_every_kind(ps, run):
+    queue = ps.create_queue("shop.orders")
+    queue.create_group("billing")
+    assert run("pauses").out == "nothing is paused\n"
+    assert run("queues", "pause", "shop.orders", "--what", "push", "--reason", "moving").out == (
+        "✓ queue shop.orders is paused: push\n"
+    )
+    assert lines(run("queues").out)[1].endswith("paused (push)")
+    assert run("push", "shop.orders", "x").code == 1
+    assert run("queues", "pause", "shop.orders", "--group", "billing").code == 0
+    assert run("pause", "--namespace", "shop", "--what", "delivery").code == 0
+    assert lines(run("queues").out)[1].endswith("paused (all)")
+    assert run("pause", "--json").json == {"namespace": None, "what": "all", "status": "paused"}
+    assert [pause["scope"] for pause in run("pauses", "--json").json] == ["broker", "namespace", "queue", "group"]
+    assert lines(run("pauses").out)[3].split()[:4] == ["queue", "shop.orders", "·", "push"]
+    assert run("resume").code == run("resume", "--namespace", "shop").code == 0
+    assert run("queues", "resume", "shop.orders").code == 0
+    assert lines(run("queues").out)[1].endswith("paused (1 group)")
+    assert run("queues", "resume", "shop.orders", "--group", "billing").code == 0
+    assert run("pauses", "--json").json == []
+    assert run("queues", "pause", "shop.orders", "--what", "nothing").code == 1
 
 
 def test_retries_are_listed(ps, run):

@@ -100,3 +100,17 @@ def test_a_broker_says_who_it_is_and_keeps_house_when_asked_to(server):
     assert (info["version"], info["queues"]) == (VERSION, 1)
     assert server.http.post("/api/v1/seal").json() == {"sealed": 0}
     assert server.http.post("/api/v1/compact").json()["files_removed"] == 0
+
+
+def test_a_push_that_is_paused_is_told_when_to_try_again(server):
+    server.http.post(f"{MAIL}/messages", json={"messages": [{"payload": 1}]})
+    server.http.post(f"{MAIL}/pause", json={"what": "push", "reason": "moving"})
+    refused = server.http.post(f"{MAIL}/messages", json={"messages": [{"payload": 2}]})
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+    assert refused.json()["error"]["code"] == "push_paused"
+    assert refused.json()["error"]["retry_after_ms"] == 10_000
+    assert server.http.get(MAIL).json()["push_paused"]
+    assert server.http.get("/api/v1/health").json()["pauses"][0]["reason"] == "moving"
+    server.http.post(f"{MAIL}/resume")
+    assert server.http.post(f"{MAIL}/messages", json={"messages": [{"payload": 2}]}).status_code == 201

@@ -30,7 +30,7 @@ def test_a_queue_is_made_seen_changed_and_deleted(server):
     assert made.json() == seen
     assert (seen["name"], seen["lease_ms"], seen["partitions"], seen["ttl_ms"]) == ("mail", 1500, 3, None)
     assert changed == {**seen, "max_attempts": 9}
-    assert listed == {"queues": [{"name": "mail"}]}
+    assert listed == {"queues": [{"name": "mail", "paused": False, "push_paused": False}]}
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert server.http.get(MAIL).status_code == 404
 

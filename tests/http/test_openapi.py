@@ -89,7 +89,7 @@ def test_every_body_has_an_example_and_it_is_a_sound_one():
 def test_the_page_shows_a_command_for_every_route(server):
     page = html.unescape(server.http.get("/docs").text)
 
-    assert "<pre>curl localhost:7711/api/v1/queues/orders/pause -X POST</pre>" in page
+    assert "<pre>curl localhost:7711/api/v1/queues/orders/purge -X POST</pre>" in page
     assert """<pre>curl localhost:7711/api/v1/queues/orders -X PATCH -d '{"max_attempts": 10}'</pre>""" in page
     assert "<pre>curl 'localhost:7711/api/v1/queues/orders/peek?limit=5'</pre>" in page
     assert page.count("<pre>curl ") == len(ROUTES)

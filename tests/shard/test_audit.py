@@ -13,7 +13,7 @@ import pytest
 from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
-from penstock.delivery.admin import decide_pause
+from penstock.delivery.admin import PauseChange, decide_pause
 from penstock.delivery.entries import OperationSet, Push, decode
 from penstock.delivery.log import create_queue_entries
 from penstock.embedded.audited import arguments_of, is_recorded
@@ -104,6 +104,8 @@ def changes(session: Session) -> Iterator[ops.Operation[Any]]:
     yield ops.Redrive("orders", LetterFilter(limit=1))
     yield ops.ReplaceLetters("orders", [MessageId("orders.dlq", "0", 1)], bytes(Batch.build([b"b"]).data))
     yield ops.PurgeDeadLetters("orders")
+    yield ops.PauseNamespace("shop")
+    yield ops.ResumeNamespace("shop")
     yield ops.Cancel(MessageId("orders", "0", 4))
     yield ops.Purge("orders")
     task_id = "01920000-0000-7000-8000-000000000000"
@@ -201,9 +203,10 @@ def test_an_operation_of_several_frames_is_recorded_in_the_first_and_its_failure
     run(session, ops.CreateQueue("orders"))
 
     def work() -> tuple[None, int]:
-        queue = session.shard.core.by_name["orders"]
-        session.shard.change(lambda now: decide_pause(queue, True, now))
-        session.shard.change(lambda now: decide_pause(queue, False, now))
+        core = session.shard.core
+        queue = core.by_name["orders"]
+        session.shard.change(lambda now: decide_pause(core, queue, PauseChange("delivery", True), now))
+        session.shard.change(lambda now: decide_pause(core, queue, PauseChange("delivery", False), now))
         raise InvalidField("later")
 
     with pytest.raises(InvalidField):

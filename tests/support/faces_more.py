@@ -260,14 +260,16 @@ class GrpcFace(RemoteFace):
         found = self.stub.GetStats(pb.GetStatsRequest(queue=_word(queue)))
         groups = {}
         for each in found.groups:
-            names = ("name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "lag")
+            names = ("name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "lag", "paused")
             groups[each.name] = {name: getattr(each, name) for name in names} | {
                 "dropped_by": dict(each.dropped_by),
                 "oldest_unsettled_at": _moment(each.oldest_unsettled_at)
                 if each.HasField("oldest_unsettled_at")
                 else None,
             }
-        rest = {name: getattr(found, name) for name in ("messages", "partitions", "bytes_stored", "paused")}
+        rest = {
+            name: getattr(found, name) for name in ("messages", "partitions", "bytes_stored", "paused", "push_paused")
+        }
         return {"name": found.queue, "groups": groups, **rest}
 
     def say_read(self, queue: Any, partition: Any, limit: Any, offset: Any = None, timestamp: Any = None) -> Any:

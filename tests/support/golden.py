@@ -5,10 +5,10 @@
 `clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
 segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
 that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. Those of
-format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. Those of format 5
-were restored from a backup, and those of format 6 have a queue that is compacted. The JSON file says what the version
-that wrote it found when it opened the directory again: see `contents`. A directory is never written again under the
-same name: a new format gets a new one.
+format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. Those of format
+5 were restored from a backup, and those of format 6 have a queue that is compacted. Those of format 7 have a queue, a
+group and a namespace that are paused. The JSON file says what the version that wrote it found when it opened the
+directory again: see `contents`. A directory is never written again under the same name: a new format gets a new one.
 """
 
 from __future__ import annotations
@@ -209,6 +209,7 @@ def contents(session: Session) -> dict[str, Any]:
             view.spec.name: [view.spec.cron, str(view.next_at)] for view in run_operation(session, ops.Schedules())[0]
         },
         "sink": run_operation(session, ops.GetSinkState("rows", "daily"))[0].batch,
+        **({"pauses": [str(pause) for pause in pauses]} if (pauses := ps.pauses()) else {}),
     }
 
 
@@ -306,9 +307,22 @@ def write(name: str, directory: Path) -> None:
         ps.queue("jobs").push_many([f"elsewhere {item}".encode() for item in range(60)])
         run_operation(session, ops.Seal())
         ps.queue("jobs").lease(max=5, lease_seconds=300)
+    if name.endswith("-7"):
+        pause_some(session)
     if name.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     session.close()
+
+
+def pause_some(session: Session) -> None:
+    """Of each kind of pause one, of queues that nothing else uses."""
+    ps = Penstock(BlockingSession(session))
+    held = ps.create_queue("held")
+    held.push(b"held")
+    held.create_group("late")
+    held.pause("all", reason="it is golden")
+    held.pause(group="late")
+    ps.pause("push", namespace="closed", reason="so is this")
 
 
 if __name__ == "__main__":

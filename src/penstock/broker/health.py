@@ -13,6 +13,7 @@ import msgspec
 from penstock.access import views
 from penstock.broker.broker import Broker
 from penstock.embedded.metrics import problems_of
+from penstock.model import PauseState
 from penstock.model_access import NamespaceView
 from penstock.version import VERSION
 
@@ -48,6 +49,7 @@ class Health(msgspec.Struct, frozen=True):
     disk_full: bool
     disk_free_bytes: int | None  # None: there is no disk
     namespaces: list[NamespaceView]  # what each may use, and uses
+    pauses: list[PauseState]  # what is paused
 
 
 def livez(broker: Broker) -> bool:
@@ -89,4 +91,5 @@ def health(broker: Broker) -> Health:
         disk_full=shard.journal.disk_full,
         disk_free_bytes=shard.journal.free_bytes(),
         namespaces=views.namespaces(broker.session.access, broker.session.usage()),
+        pauses=shard.core.pauses.all(shard.core),
     )

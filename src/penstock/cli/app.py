@@ -37,6 +37,7 @@ from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import ack, extend, lease, nack, reject, release
 from penstock.cli.metrics import history, metrics
 from penstock.cli.options import command, completion
+from penstock.cli.pauses import pause, pauses, resume
 from penstock.cli.push import push
 from penstock.cli.queues import stats
 from penstock.cli.serve import serve
@@ -68,7 +69,7 @@ _add("Messages", push, lease, tail, peek)
 _add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why, trace)
 app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
 app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
-_add("Queues and groups", groups.seek, queues.compact)
+_add("Queues and groups", groups.seek, queues.compact, pause, resume, pauses)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
 _add("Tasks", enqueue, worker, workers)
 app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -198,20 +198,37 @@ def delete(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson =
     output.done(f"queue {queue} is deleted", {"name": queue, "status": "deleted"}, as_json=as_json)
 
 
+What = Annotated[Literal["delivery", "push", "all"], typer.Option("--what", help="Delivery, push or all.")]
+PausedGroup = Annotated[str | None, typer.Option("--group", "-g", help="Delivery to this group alone.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks.")]
+
+
 @command(app)
-def pause(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
-    """Hand nothing out until 'resume'; pushes go on."""
+def pause(
+    broker: Broker,
+    queue: QueueName,
+    what: What = "delivery",
+    group: PausedGroup = None,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Pause a queue until 'resume': hand nothing out, or take no pushes, or both."""
     with broker.opened() as ps:
-        ps.queue(queue).pause()
-    output.done(f"queue {queue} is paused", {"name": queue, "status": "paused"}, as_json=as_json)
+        ps.queue(queue).pause(what, group=group, reason=reason)
+    whose = f"group {group} of queue {queue}" if group else f"queue {queue}"
+    shown = "is paused" if what == "delivery" else f"is paused: {what}"
+    output.done(f"{whose} {shown}", {"name": queue, "status": "paused"}, as_json=as_json)
 
 
 @command(app)
-def resume(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
+def resume(
+    broker: Broker, queue: QueueName, what: What = "all", group: PausedGroup = None, as_json: AsJson = False
+) -> None:
     """Let a paused queue flow again."""
     with broker.opened() as ps:
-        ps.queue(queue).resume()
-    output.done(f"queue {queue} flows", {"name": queue, "status": "resumed"}, as_json=as_json)
+        ps.queue(queue).resume(what, group=group)
+    whose = f"group {group} of queue {queue}" if group else f"queue {queue}"
+    output.done(f"{whose} flows", {"name": queue, "status": "resumed"}, as_json=as_json)
 
 
 @command(app)
@@ -239,6 +256,16 @@ def compact(
     output.done(what, msgspec.structs.asdict(freed), as_json=as_json)
 
 
+def paused_text(stats: QueueStats) -> str:
+    """What of a queue is paused, in a word or two."""
+    if stats.paused:
+        return "paused (all)" if stats.push_paused else "paused"
+    if stats.push_paused:
+        return "paused (push)"
+    groups = sum(group.paused for group in stats.groups.values())
+    return f"paused ({plural(groups, 'group')})" if groups else ""
+
+
 def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
     groups = list(queue.groups.values())
     oldest = min((group.oldest_unsettled_at for group in groups if group.oldest_unsettled_at is not None), default=None)
@@ -252,5 +279,5 @@ def _row(queue: QueueStats, now: datetime) -> tuple[Any, ...]:
         max(group.lag for group in groups),
         human.age(oldest, now),
         human.size(queue.bytes_stored),
-        "paused" if queue.paused else human.EMPTY,
+        paused_text(queue) or human.EMPTY,
     )

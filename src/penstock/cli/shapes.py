@@ -69,7 +69,7 @@ def delivery(leased: Delivery, group: str) -> dict[str, Any]:
 
 def queue(stats: QueueStats) -> dict[str, Any]:
     """A queue's account, and its groups'."""
-    counts = _fields(stats, "name", "messages", "partitions", "bytes_stored", "paused")
+    counts = _fields(stats, "name", "messages", "partitions", "bytes_stored", "paused", "push_paused")
     return {**counts, "groups": list(stats.groups.values())}
 
 

@@ -51,6 +51,7 @@ class Row(msgspec.Struct, kw_only=True):
     oldest_unsettled_at: datetime | None
     bytes_stored: int
     paused: bool
+    push_paused: bool = False
     pushed_per_second: float = 0.0
     settled_per_second: float = 0.0
     history: list[float] = []  # messages pushed per second, oldest first
@@ -98,7 +99,8 @@ def _row(stats: QueueStats) -> Row:
         lag=max(group.lag for group in groups),
         oldest_unsettled_at=min(oldest, default=None),
         bytes_stored=stats.bytes_stored,
-        paused=stats.paused,
+        paused=stats.paused or any(group.paused for group in groups),
+        push_paused=stats.push_paused,
     )
 
 
@@ -152,6 +154,7 @@ LINES_AROUND: Final = 6  # the title, the headings, the footer, and air between
 SPARKS: Final = {False: 8, True: 24}
 OLD_SECONDS: Final = 60.0
 PAUSED: Final = "‖"
+PUSH_PAUSED: Final = "⊘"
 
 
 def frame(rows: list[Row], sort: str, now: datetime, *, width: int, height: int) -> Group:
@@ -196,7 +199,8 @@ def _heading(text: str, name: str, sort: str) -> str:
 
 
 def _cells(row: Row, now: datetime, spark: int) -> list[str]:
-    name = f"[yellow]{PAUSED} {escape(row.name)}[/]" if row.paused else escape(row.name)
+    signs = PAUSED * row.paused + PUSH_PAUSED * row.push_paused
+    name = f"[yellow]{signs} {escape(row.name)}[/]" if signs else escape(row.name)
     counts = [_dimmed(human.compact(count), count) for count in (row.ready, row.leased, row.waiting)]
     dead = f"[red]{human.compact(row.dead)}[/]" if row.dead else "[dim]0[/]"
     rates = [_dimmed(human.rate(rate), rate) for rate in (row.pushed_per_second, row.settled_per_second)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from penstock.delivery.entries import (
     GroupDeleted,
     GroupSet,
     PartitionsAdded,
+    PauseSet,
     QueueDeleted,
     QueueSet,
     Settled,
@@ -50,6 +51,25 @@ from penstock.model import (
     queue_options,
     to_micros,
 )
+
+
+class PauseChange(NamedTuple):
+    """Pushes, delivery or both are to be paused, or resumed."""
+
+    what: str  # push, delivery or all
+    is_pause: bool
+    reason: str = ""
+
+    def applied(self, push: bool, delivery: bool) -> tuple[bool, bool]:
+        """Whether pushes and delivery are paused after it, which were so before."""
+        return (
+            self.is_pause if self.what in ("push", "all") else push,
+            self.is_pause if self.what in ("delivery", "all") else delivery,
+        )
+
+    def reason_after(self, before: PauseSet | None) -> str:
+        return self.reason or ("" if before is None else before.reason)
+
 
 GROUPS_COMPARED_MAX: Final = 100  # with a name that no group has
 Start = Literal["earliest", "latest"] | Mapping[int, int]
@@ -136,7 +156,10 @@ def queue_to_push(
     if queue is not None:
         if queue.is_closed:
             raise reserved_name(name)
+        if queue.is_shut:
+            raise core.pauses.refuse(queue)
         return queue, []
+    core.pauses.check_new(name)
     entries = decide_create_queue(core, name, QueueOptions(), now, id_next)
     imagined = DeliveryState(now) if made is None else made
     imagined.apply(entries, 0)
@@ -230,10 +253,30 @@ def _check_drained(queue: Queue, option: str) -> None:
         raise InvalidField(f"{option}: cannot change while messages are unsettled", hint=hint)
 
 
-def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
-    """Hold back, or let flow."""
+def decide_pause(core: DeliveryState, queue: Queue, change: PauseChange, now: int) -> list[Entry]:
+    """Pause or resume a queue. Of delivery alone, without a reason, older versions know too."""
     check_changeable(queue)
-    return [QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), paused, now)]
+    before = core.pauses.known.get((queue.id, -1, ""))
+    push, delivery = change.applied(before is not None and before.push, queue.paused)
+    entries: list[Entry] = []
+    if delivery != queue.paused:
+        entries.append(QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), delivery, now))
+    if before is not None or push or change.reason:
+        entries.append(PauseSet(queue.id, -1, "", push, delivery, now, change.reason_after(before)))
+    return entries
+
+
+def decide_pause_group(group: Group, change: PauseChange, now: int) -> list[Entry]:
+    """Pause or resume delivery to a group."""
+    check_changeable(group.queue)
+    return [PauseSet(group.queue.id, group.id, "", False, change.is_pause, now, change.reason)]
+
+
+def decide_pause_widely(core: DeliveryState, namespace: str, change: PauseChange, now: int) -> list[Entry]:
+    """Pause or resume a namespace, or the broker if none is named."""
+    before = core.pauses.known.get((0, -1, namespace))
+    push, delivery = change.applied(before is not None and before.push, before is not None and before.delivery)
+    return [PauseSet(0, -1, namespace, push, delivery, now, change.reason_after(before))]
 
 
 def decide_delete_queue(core: DeliveryState, queue: Queue) -> list[Entry]:

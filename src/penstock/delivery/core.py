@@ -28,6 +28,7 @@ from penstock.delivery.group import BIT, DEFAULT, Group, Lease
 from penstock.delivery.log import Extent, Partition, Queue, priority_of
 from penstock.delivery.membership import Rosters
 from penstock.delivery.namespaces import Namespaces
+from penstock.delivery.pauses import Pauses
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.producers import Producers
 from penstock.delivery.progress import Progress
@@ -61,6 +62,7 @@ class DeliveryState:
         self.tasks = Tasks()
         self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored, deleted ones too
         self.namespaces: Namespaces | None = None  # None: none are declared
+        self.pauses = Pauses()
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.compactions = 0  # entries that removed messages, since the process started
@@ -89,6 +91,7 @@ class DeliveryState:
             entry.SinkCommitted: lambda committed: self.sinks.apply(committed, self.sequence),
             entry.TasksNoted: lambda noted: None,  # for observers of tasks; the state is in what was settled
             entry.AttemptsLost: self._attempts_lost,
+            entry.PauseSet: lambda change: self.pauses.apply(self, change),
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
             entry.TasksPurged: self._tasks_purged,
             entry.TaskHeld: self._task_held,
@@ -301,6 +304,7 @@ class DeliveryState:
             queue.dedup.window = round(options.dedup_seconds * 1_000_000)
         self.look_at = 0
         queue.paused = change.paused
+        self.pauses.cover(queue)
         if not self.replaying:
             for group in queue.groups.values():
                 for progress in group.progress:

@@ -370,32 +370,26 @@ class AttemptsLost(msgspec.Struct, array_like=True, tag_field="kind", tag=24, gc
     spans: list[Span]
 
 
+class PauseSet(msgspec.Struct, array_like=True, tag_field="kind", tag=26, frozen=True):
+    """What of a queue, a group, a namespace or the broker is paused from now on; neither: it is resumed.
+
+    Without a queue, `namespace` is meant, or the broker as a whole. A group only has its delivery paused.
+    """
+
+    queue: int  # 0: no single queue, ids start at 1
+    group: int  # −1: no single group
+    namespace: str
+    push: bool
+    delivery: bool
+    at: int
+    reason: str = ""
+
+
 Record = (
-    Leased
-    | Settled
-    | QueueSet
-    | QueueDeleted
-    | PartitionsAdded
-    | GroupSet
-    | GroupDeleted
-    | Trimmed
-    | Compacted
-    | Revived
-    | Closing
-    | Produced
-    | ProducerSet
-    | Answered
-    | SinkCommitted
-    | TasksNoted
-    | TaskHeld
-    | TaskFreed
-    | UniqueTaken
-    | ScheduleSet
-    | ScheduleFired
-    | TasksPurged
-    | OperationSet
-    | AttemptsLost
-)
+    Leased | Settled | QueueSet | QueueDeleted | PartitionsAdded | GroupSet | GroupDeleted | Trimmed | Compacted
+    | Revived | Closing | Produced | ProducerSet | Answered | SinkCommitted | TasksNoted | TaskHeld | TaskFreed
+    | UniqueTaken | ScheduleSet | ScheduleFired | TasksPurged | OperationSet | AttemptsLost | PauseSet
+)  # fmt: skip
 
 
 Int32s = NDArray[np.int32]

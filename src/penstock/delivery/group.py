@@ -251,12 +251,14 @@ class Group:
     limits: LeaseLimits | None = None
     gate: KeyGate | None = None  # that of `limits`
     batch_max: int = 0  # how many messages a consumer should take at a time; 0: any number
+    is_held: bool = field(init=False)  # delivery is paused
     lanes: dict[int, Lane] = field(init=False)
     order: list[int] = field(init=False)  # priorities with a lane, highest first
     deficits: list[float] = field(init=False)
     served_at: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.is_held = self.queue.is_held
         self.clear_lanes()
         self.set_limits(self.queue.options, 0)
 

@@ -17,12 +17,13 @@ from typing import Any, Final
 
 from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import AttemptsLost, Compacted, Entry, Leased, Push, Revived, Settled, Span
+from penstock.delivery.entries import AttemptsLost, Compacted, Entry, Leased, PauseSet, Push, Revived, Settled, Span
 from penstock.delivery.group import Group, Lane, Lease
 from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
 from penstock.delivery.log import Extent, Partition, Queue, ask_each, dues_of, priority_of
 from penstock.delivery.membership import State
+from penstock.delivery.pauses import explained
 from penstock.delivery.phases import AFTER, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import QUEUE
@@ -51,6 +52,7 @@ def group_stats(group: Group, reached: int) -> GroupStats:
             dropped[Outcome(outcome).name.lower()] += count
     return GroupStats(
         name=group.name,
+        paused=group.is_held,
         messages=messages,
         ready=messages - leased - waiting - acked - dead - dropped.total(),
         leased=leased,
@@ -190,8 +192,9 @@ def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, n
         return _settled(progress, offset)
     if state == LEASED:
         return _leased(group, progress, offset)
-    if group.queue.paused:
-        return "paused", f"queue {group.queue.name!r} is paused until it is resumed"
+    if group.is_held:
+        pauses = [pause for pause in core.pauses.holding(group.queue, group.id) if pause.delivery]
+        return "paused", explained(pauses[0]) if pauses else f"queue {group.queue.name!r} is paused"
     if state == WAITING:
         waits = next_attempt(progress, offset)
         assert waits is not None
@@ -338,7 +341,7 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
 def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
     """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
     queue = core.queues.get(entry.queue)
-    if isinstance(entry, Leased | AttemptsLost):
+    if isinstance(entry, Leased | AttemptsLost) or (isinstance(entry, PauseSet) and not entry.queue):
         return NOTHING
     if queue is None:  # it was deleted: all who wait for it are woken
         return EVERYONE, None

@@ -173,7 +173,7 @@ def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:
     room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
     if group.limits is not None and room > 0:
         room = group.limits.room(request.client, now, room)
-    return 0 if queue.paused else room, only
+    return 0 if group.is_held else room, only
 
 
 def select_lease(

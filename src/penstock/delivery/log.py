@@ -375,6 +375,8 @@ class Queue:
     gated: bool = field(init=False)  # by time, beyond the delays of messages
     ttl_us: int = field(init=False)  # of messages that have none of their own; 0: none
     is_closed: bool = field(init=False)  # nobody outside may push to it
+    is_shut: bool = False  # pushes are paused
+    is_held: bool = False  # delivery is paused, to all groups
     plain: bool = field(init=False)  # a push of one message without options goes to the end of the only partition
 
     def __post_init__(self) -> None:
@@ -392,11 +394,16 @@ class Queue:
         self.namespace = namespace
         self._set_plain()
 
+    def set_paused(self, *, is_shut: bool, is_held: bool) -> None:
+        """What follows from the pauses of the queue and of what it is in."""
+        self.is_shut, self.is_held = is_shut, is_held
+        self._set_plain()
+
     def _set_plain(self) -> None:
         options = self.options
         is_checked = options.max_length or self.push_limits is not None or options.encryption or self.namespace
         is_checked = is_checked or options.compaction != "none"
-        self.plain = options.partitions == 1 and not is_checked and not self.is_closed
+        self.plain = options.partitions == 1 and not (is_checked or self.is_closed or self.is_shut)
 
     def count_bytes(self, more: int) -> None:
         """The messages of a queue in a namespace take more bytes now, or fewer."""

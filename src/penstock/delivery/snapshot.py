@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import OperationSet
+from penstock.delivery.entries import OperationSet, PauseSet
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import LEASED
@@ -86,6 +86,7 @@ class ShardPart(msgspec.Struct, array_like=True):
 
     queue_id_next: int
     spares: list[QueuePart] = []
+    pauses: list[PauseSet] = []  # of queues, groups, namespaces and the broker, as they were when it was taken
 
 
 def take_head(queue: Queue) -> QueueHead:

@@ -19,6 +19,7 @@ from penstock.access.grants import LOCAL
 from penstock.access.passwords import hash_password
 from penstock.batch import Batch
 from penstock.delivery import admin
+from penstock.delivery.admin import PauseChange
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
@@ -215,13 +216,51 @@ handles(ops.GetOptions)(
 )
 handles(ops.Stats)(lambda session, call, who: browse.stats(session.shard, call.queue))
 handles(ops.Leases)(lambda session, call, who: browse.leases(session.shard, call.queue, call.group, call.limit))
-handles(ops.Pause)(lambda session, call, who: _set_paused(session, call.queue, True))
-handles(ops.Resume)(lambda session, call, who: _set_paused(session, call.queue, False))
 
 
-def _set_paused(session: Session, queue: str, paused: bool) -> Reply:
+@handles(ops.Pause)
+def _pause(session: Session, call: ops.Pause, who: Who) -> Reply:
+    return _set_paused(session, call.queue, call.group, PauseChange(call.what, True, call.reason))
+
+
+@handles(ops.Resume)
+def _resume(session: Session, call: ops.Resume, who: Who) -> Reply:
+    return _set_paused(session, call.queue, call.group, PauseChange(call.what, False))
+
+
+def _set_paused(session: Session, name: str, group: str | None, change: PauseChange) -> Reply:
     core = session.shard.core
-    return _change(session, lambda now: admin.decide_pause(admin.queue_named(core, queue), paused, now))
+    if group is not None and change.is_pause and change.what == "push":
+        raise InvalidField("what: a group has only its delivery paused", hint="pause pushes to the queue")
+
+    def decide(now: int) -> list[Entry]:
+        queue = admin.queue_named(core, name)
+        if group is None:
+            return admin.decide_pause(core, queue, change, now)
+        return admin.decide_pause_group(admin.group_named(queue, group), change, now)
+
+    session.before_pause(is_known=group is None and change.what == "delivery" and not change.reason)
+    return _change(session, decide)
+
+
+def _set_paused_widely(session: Session, namespace: str, change: PauseChange) -> Reply:
+    session.before_pause()
+    return _change(session, lambda now: admin.decide_pause_widely(session.shard.core, namespace, change, now))
+
+
+handles(ops.PauseBroker)(
+    lambda session, call, who: _set_paused_widely(session, "", PauseChange(call.what, True, call.reason))
+)
+handles(ops.ResumeBroker)(lambda session, call, who: _set_paused_widely(session, "", PauseChange(call.what, False)))
+handles(ops.PauseNamespace)(
+    lambda session, call, who: _set_paused_widely(session, call.namespace, PauseChange(call.what, True, call.reason))
+)
+handles(ops.ResumeNamespace)(
+    lambda session, call, who: _set_paused_widely(session, call.namespace, PauseChange(call.what, False))
+)
+handles(ops.Pauses)(
+    lambda session, call, who: session.shard.look(lambda now: session.shard.core.pauses.all(session.shard.core))
+)
 
 
 @handles(ops.Purge)

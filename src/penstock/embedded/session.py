@@ -61,7 +61,14 @@ from penstock.shard.tasks.service import TaskService
 from penstock.shard.timeline import Timelines
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper, Upkeep
 from penstock.shard.waiters import Waiter
-from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_ENCRYPTED, raise_format, read_marker
+from penstock.storage.directory import (
+    FORMAT_COMPACTED,
+    FORMAT_ENCRYPTED,
+    FORMAT_PAUSED,
+    MARKER,
+    raise_format,
+    read_marker,
+)
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.segment_files import KEPT, SegmentOptions
 from penstock.storage.staged_quotas import StagedQuotas
@@ -248,6 +255,11 @@ class Session:
         """Before the first queue that is compacted: earlier versions must not open the directory from now on."""
         if self._disk is not None:
             raise_format(self._disk, read_marker(self._disk), FORMAT_COMPACTED)
+
+    def before_pause(self, *, is_known: bool = False) -> None:
+        """Something is paused or resumed: unless all versions know that, older ones must not open the directory."""
+        if not is_known and self._disk is not None and self._disk.exists(MARKER):
+            raise_format(self._disk, read_marker(self._disk), FORMAT_PAUSED)
 
     def _begin(self, background: bool) -> None:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
-from penstock.model import Freed, check_name
+from penstock.model import Freed, PauseState, check_name
 from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
-from penstock.operations.types import QueueName
+from penstock.operations.types import NamespacePrefix, Paused, PauseReason, QueueName
 from penstock.replies import BackupState, HistoryInfo, ServerInfo, SinkState
 
 
@@ -53,6 +54,87 @@ class Sync(Operation[int], frozen=True):
 )
 class Compact(Operation[Freed], frozen=True):
     """Apply retention now."""
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /pauses",
+    route="list_pauses",
+    reply="pauses",
+)
+class Pauses(Operation[list[PauseState]], frozen=True):
+    """What is paused: the broker, namespaces, queues and groups, since when and why."""
+
+    def queues(self) -> Iterable[str]:
+        return ()
+
+    def visible(self, reply: list[PauseState], may: Callable[[str], bool]) -> list[PauseState]:
+        return [pause for pause in reply if may(pause.queue or f"{pause.namespace}.*") or pause.scope == "broker"]
+
+
+@operation(
+    Action.OPERATE,
+    http="POST /pause",
+    errors=("invalid_field",),
+    route="pause_broker",
+    example={"what": "push", "reason": "the disk is replaced"},
+)
+class PauseBroker(Operation[None], frozen=True):
+    """Pause every queue of the broker but its own: `what` is delivery, push or all."""
+
+    what: Paused = "all"
+    reason: PauseReason = ""
+
+
+@operation(
+    Action.OPERATE,
+    http="POST /resume",
+    errors=("invalid_field",),
+    route="resume_broker",
+    example={"what": "all"},
+)
+class ResumeBroker(Operation[None], frozen=True):
+    """Resume the broker. What is paused by itself, a namespace, a queue or a group, stays so."""
+
+    what: Paused = "all"
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /namespaces/{namespace}/pause",
+    errors=("invalid_field",),
+    route="pause_namespace",
+    example={"what": "push", "reason": "the tenant moves"},
+)
+class PauseNamespace(Operation[None], frozen=True):
+    """Pause every queue of a namespace: `what` is delivery, push or all.
+
+    Those are the queues whose names begin with the namespace and a dot, be it declared or not, new ones too.
+    """
+
+    namespace: NamespacePrefix
+    what: Paused = "all"
+    reason: PauseReason = ""
+
+    def queues(self) -> Iterable[str]:
+        return (f"{self.namespace}.*",)
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /namespaces/{namespace}/resume",
+    errors=("invalid_field",),
+    route="resume_namespace",
+    example={"what": "all"},
+)
+class ResumeNamespace(Operation[None], frozen=True):
+    """Resume a namespace. What is paused by itself, a queue or a group, stays so."""
+
+    namespace: NamespacePrefix
+    what: Paused = "all"
+
+    def queues(self) -> Iterable[str]:
+        return (f"{self.namespace}.*",)
 
 
 @operation(

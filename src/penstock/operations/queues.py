@@ -8,7 +8,19 @@ import msgspec
 
 from penstock.model import Freed, Message, MessageId, QueueOptions, QueueStats
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import IN_PUSH, IN_QUEUE, Flag, GroupName, Letters, Limit, Options, QueueName, Rate
+from penstock.operations.types import (
+    IN_PUSH,
+    IN_QUEUE,
+    Flag,
+    GroupName,
+    Letters,
+    Limit,
+    Options,
+    Paused,
+    PauseReason,
+    QueueName,
+    Rate,
+)
 from penstock.replies import LeaseView
 from penstock.requests import LetterFilter
 
@@ -117,25 +129,38 @@ class Leases(Operation[list[LeaseView]], frozen=True):
 @operation(
     Action.MANAGE,
     http="POST /queues/{queue}/pause",
-    errors=IN_QUEUE,
+    errors=(*IN_QUEUE, "group_not_found", "invalid_field"),
     route="pause_queue",
+    example={"what": "delivery", "reason": "the database is moved"},
 )
 class Pause(Operation[None], frozen=True):
-    """Stop delivery; pushes go on."""
+    """Pause a queue: `what` is delivery, push or all. With `group`, delivery to that group alone.
+
+    Whoever waits for messages goes on waiting; pushes are refused with `push_paused`.
+    """
 
     queue: QueueName
+    what: Paused = "delivery"
+    group: GroupName | None = None
+    reason: PauseReason = ""
 
 
 @operation(
     Action.MANAGE,
     http="POST /queues/{queue}/resume",
-    errors=IN_QUEUE,
+    errors=(*IN_QUEUE, "group_not_found", "invalid_field"),
     route="resume_queue",
+    example={"what": "all"},
 )
 class Resume(Operation[None], frozen=True):
-    """Resume delivery."""
+    """Resume a queue, or one of its groups: `what` is delivery, push or all.
+
+    What its namespace or the broker has paused stays so.
+    """
 
     queue: QueueName
+    what: Paused = "all"
+    group: GroupName | None = None
 
 
 @operation(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from penstock import limits, validation
 from penstock.errors import InvalidField, shown
-from penstock.model import MessageId, check_name
+from penstock.model import RESERVED_PREFIX, MessageId, check_name
 from penstock.operations.base import Check
 from penstock.requests import LetterFilter, check_session_seconds
 
@@ -52,6 +52,31 @@ def _number(most: int) -> Check:
 
 SearchLimit = Annotated[int, _number(limits.timelines_max)]
 LookBack = Annotated[int, _number(limits.look_back_max)]
+
+
+def _paused(value: Any, field: str) -> str:
+    if value not in PAUSED:
+        raise InvalidField(f"{field}: {shown(value)} cannot be paused", hint=f"one of {', '.join(PAUSED)}")
+    return str(value)
+
+
+def _pause_reason(value: Any, field: str) -> str:
+    if not isinstance(value, str) or len(value) > limits.pause_reason_characters_max:
+        raise InvalidField(f"{field}: it is no text of up to {limits.pause_reason_characters_max} characters")
+    return value
+
+
+def _namespace(value: Any, field: str) -> str:
+    name = check_name(value, field)
+    if "." in name or name == RESERVED_PREFIX.rstrip("."):
+        raise InvalidField(f"{field}: {name!r} is no namespace", hint="what is before the first dot in names of queues")
+    return name
+
+
+NamespacePrefix = Annotated[str, Check(_namespace)]
+PAUSED: Final = ("push", "delivery", "all")
+Paused = Annotated[Literal["push", "delivery", "all"], Check(_paused)]
+PauseReason = Annotated[str, Check(_pause_reason)]
 INCLUDED: Final = ("", "retries", "only_retries")
 Included = Annotated[Literal["", "retries", "only_retries"], Check(_included)]
 

@@ -308,7 +308,9 @@ def _parts(core: DeliveryState, seals: Seals | None) -> dict[str, bytes]:
             numbers = {name: queue.id for name, queue in core.by_name.items()}
             taken = seal_tasks(taken, seals, core.encrypted, numbers.get)
         parts[TASKS_PART] = encode_tasks(taken)
-    return parts | {SHARD_PART: snapshot.encode_part(snapshot.ShardPart(core.queue_id_next, spares))}
+    return parts | {
+        SHARD_PART: snapshot.encode_part(snapshot.ShardPart(core.queue_id_next, spares, core.pauses.kept(core)))
+    }
 
 
 def _dedup_parts(queue: int, window: DedupWindow, seals: Seals | None) -> dict[str, bytes]:

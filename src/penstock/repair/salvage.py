@@ -35,6 +35,7 @@ from penstock.delivery.entries import (
     GroupSet,
     Leased,
     PartitionsAdded,
+    PauseSet,
     Push,
     QueueDeleted,
     QueueSet,
@@ -108,6 +109,7 @@ def _plausible(frame: memoryview) -> Iterator[Entry]:
 
 # These need nothing to exist.
 ALONE: Final = (
+    PauseSet,
     QueueDeleted, kinds.Closing, kinds.Produced, kinds.ProducerSet, kinds.Answered, kinds.SinkCommitted,
     kinds.TasksNoted, kinds.TaskFreed, kinds.UniqueTaken, kinds.ScheduleSet, kinds.ScheduleFired, kinds.TasksPurged,
     kinds.OperationSet,

@@ -195,7 +195,8 @@ def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
             messages=queue.messages(),
             partitions=len(queue.partitions),
             bytes_stored=sealed + tail,
-            paused=queue.paused,
+            paused=queue.is_held,
+            push_paused=queue.is_shut,
             groups={view.name: view for view in ask_each(lambda group: group_stats(group, reached), groups)},
         )
 

@@ -113,6 +113,7 @@ class Checkpointer:
             shard.check()
             base = shard.core.sequence
             queue_id_next = shard.core.queue_id_next
+            pauses = shard.core.pauses.kept(shard.core)
             queues = list(shard.core.queues.values())
         parts: dict[str, bytes] = {}
         keep: set[str] = set()
@@ -128,7 +129,7 @@ class Checkpointer:
         self._take_sinks(parts, keep)
         self._take_tasks(parts, keep)
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
-        parts[SHARD_PART] = snapshot.encode_part(snapshot.ShardPart(queue_id_next, list(self._spares.values())))
+        parts[SHARD_PART] = snapshot.encode_part(snapshot.ShardPart(queue_id_next, list(self._spares.values()), pauses))
         with shard.lock:
             shard.check()
             highest = shard.core.sequence
@@ -266,6 +267,7 @@ def restore(core: DeliveryState, checkpoint: Checkpoint, seals: Seals | None = N
         if name == SHARD_PART:
             spare = snapshot.decode_shard(checkpoint.parts[name])
             core.queue_id_next = max(core.queue_id_next, spare.queue_id_next)
+            core.pauses.restore(spare.pauses)
         elif name.startswith(QUEUE_PART):
             snapshot.restore(core, snapshot.decode_queue(checkpoint.parts[name]))
         elif name == PRODUCERS_PART:
@@ -275,6 +277,7 @@ def restore(core: DeliveryState, checkpoint: Checkpoint, seals: Seals | None = N
         elif name == TASKS_PART:
             opened = {} if seals is None else {"opened": partial(open_tasks, seals=seals)}
             restore_tasks(core.tasks, checkpoint.parts[name], **opened)
+    core.pauses.cover_all(core.queues.values())
     for name in [name for name in checkpoint.parts if name.startswith(ENDINGS_PART)]:
         ended = opened_part(checkpoint, name, seals)
         if ended is not None:  # else the errors are gone with their key

@@ -27,7 +27,7 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery import task_pushes, timers
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import FOREVER, Entry, Push, QueueSet, encode_apart, entry_bytes
+from penstock.delivery.entries import FOREVER, Entry, PauseSet, Push, QueueSet, encode_apart, entry_bytes
 from penstock.delivery.group import Group, Lease
 from penstock.delivery.inspection import EVERYONE, made_ready
 from penstock.delivery.log import ColumnNotLoaded, Extent
@@ -223,6 +223,8 @@ class Engine:
         """The end of a change that may have made messages ready: wake waiters, notify upkeep of new due times."""
         if self.waiters:
             for entry in entries:
+                if type(entry) is PauseSet and not entry.queue:
+                    self.waiters.wake_all()
                 count, group = made_ready(self.core, entry)
                 if count:
                     self.waiters.wake(entry.queue, count, group)

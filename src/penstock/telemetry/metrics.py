@@ -91,6 +91,9 @@ FAMILIES: Final = {
         Family("penstock_jwt_keys_age_seconds", "gauge", (), "Since jwt_keys were last read; with JWTs only."),
         Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),
         Family("penstock_tls_certificate_expiry_seconds", "gauge", (), "Until the certificate expires; with TLS only."),
+        Family(
+            "penstock_paused", "gauge", ("scope", "name", "group", "what"), "1 for what is paused: push or delivery."
+        ),
         Family("penstock_namespace_usage", "gauge", ("namespace", "quota"), "What a namespace uses."),
         Family("penstock_namespace_limit", "gauge", ("namespace", "quota"), "What a namespace may use."),
         Family("penstock_build", "info", ("version", "python"), "1, with the versions as labels."),
@@ -203,6 +206,7 @@ class Metrics:
         yield from self._of_shard()
         yield from self._of_connections()
         yield from self._of_namespaces()
+        yield from self._of_pauses()
 
     def _counted(self) -> Iterator[str]:
         meter = self._meter
@@ -265,6 +269,17 @@ class Metrics:
         yield numbers("penstock_segment_cache_reads", reads)
         failures = (((sleeper.role,), sleeper.failures) for sleeper in self._session.sleepers())
         yield numbers("penstock_upkeep_failures", failures)
+
+    def _of_pauses(self) -> Iterator[str]:
+        core = self._shard.core
+        pauses = islice(core.pauses.all(core), limits.metrics_series_max)
+        rows = [
+            ((pause.scope, pause.queue or pause.namespace, pause.group, what), 1)
+            for pause in pauses
+            for what in ("push", "delivery")
+            if getattr(pause, what)
+        ]
+        yield numbers("penstock_paused", rows)
 
     def _of_namespaces(self) -> Iterator[str]:
         records = list(islice(self._session.access.document.namespaces.items(), limits.metrics_series_max))

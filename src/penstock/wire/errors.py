@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock import errors
-from penstock.errors import Internal, Moved, PenstockError, RateLimited, Unavailable
+from penstock.errors import Internal, Moved, PenstockError, PushPaused, RateLimited, Unavailable
 
 
 class ErrorReply(msgspec.Struct, omit_defaults=True):
@@ -38,6 +38,7 @@ STATUS: Final[dict[str, tuple[int, str]]] = {
     "task": (409, "FAILED_PRECONDITION"),
     "queue_full": (429, "RESOURCE_EXHAUSTED"),
     "rate_limited": (429, "RESOURCE_EXHAUSTED"),
+    "push_paused": (503, "UNAVAILABLE"),
     "closed": (503, "UNAVAILABLE"),
     "access": (403, "PERMISSION_DENIED"),
     "not_authenticated": (401, "UNAUTHENTICATED"),
@@ -76,7 +77,7 @@ def _status(code: str) -> tuple[int, str]:
 
 def to_reply(error: PenstockError) -> ErrorReply:
     """An exception as it travels."""
-    wait = error.retry_after_seconds if isinstance(error, RateLimited | Unavailable) else 0.0
+    wait = error.retry_after_seconds if isinstance(error, RateLimited | PushPaused | Unavailable) else 0.0
     address = error.address if isinstance(error, Moved) else ""
     return ErrorReply(error.code, error.message, error.hint, wait, address)
 

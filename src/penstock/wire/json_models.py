@@ -435,10 +435,18 @@ class QueueName(Struct):
     name: str
 
 
+class ListedQueue(Struct):
+    """A queue, and whether delivery or pushes are paused, be it by its namespace or the broker."""
+
+    name: str
+    paused: bool = False
+    push_paused: bool = False
+
+
 class QueuesView(Struct):
     """All queues."""
 
-    queues: list[QueueName]
+    queues: list[ListedQueue]
 
 
 class StatsView(Struct):

@@ -107,7 +107,7 @@ class Reply(NamedTuple):
 # Replies that differ from the rules.
 REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
     ops.Queues: Reply(
-        models.QueuesView, lambda operation, names: models.QueuesView(list(map(models.QueueName, names)))
+        models.QueuesView, lambda operation, names: models.QueuesView(list(map(models.ListedQueue, names)))
     ),
     ops.GetOptions: Reply(QueueView, lambda operation, options: view_of(operation.queue, options)),
     ops.Groups: Reply(GROUPS, lambda operation, groups: groups_view(groups)),

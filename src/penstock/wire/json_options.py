@@ -57,6 +57,22 @@ NewQueue: Any = new_struct(
 QueueView: Any = new_struct("QueueView", "A queue and all its options.", [("name", str), *_TYPES.items()], kw_only=True)
 
 
+QueueState: Any = new_struct(
+    "QueueState",
+    "A queue and all its options, and whether delivery or pushes are paused, be it by its namespace or the broker.",
+    [("paused", bool), ("push_paused", bool)],
+    bases=(QueueView,),
+    kw_only=True,
+)
+
+
+def state_of(queue: str, options: QueueOptions, *, paused: bool, push_paused: bool) -> Struct:
+    """A queue as JSON shows it, with what is paused of it."""
+    view = msgspec.structs.asdict(view_of(queue, options))
+    state: Struct = QueueState(**view, paused=paused, push_paused=push_paused)
+    return state
+
+
 def changes_of(options: Struct) -> dict[str, Any]:
     """The options that a request sets, as Python names them."""
     values = {option: getattr(options, name) for name, option in {**OPTION_NAMES, "backoff": "backoff"}.items()}

@@ -29,6 +29,7 @@ from penstock.model import (
     Message,
     MessageId,
     PartitionLag,
+    PauseState,
     Position,
     QueueOptions,
     QueueStats,
@@ -384,13 +385,22 @@ class Queue:
         """The options of the queue."""
         return self._session.execute(ops.GetOptions(self.name))
 
-    def pause(self) -> None:
-        """Stop delivery until `resume`; pushes go on."""
-        self._session.execute(ops.Pause(self.name))
+    def pause(
+        self,
+        what: Literal["delivery", "push", "all"] = "delivery",
+        *,
+        group: str | None = None,
+        reason: str = "",
+    ) -> None:
+        """Pause delivery, pushes or both until `resume`; with `group`, delivery to that group alone.
 
-    def resume(self) -> None:
-        """Resume delivery."""
-        self._session.execute(ops.Resume(self.name))
+        Whoever waits for messages goes on waiting; pushes are refused with `PushPaused`.
+        """
+        self._session.execute(ops.Pause(self.name, what, group, reason))
+
+    def resume(self, what: Literal["delivery", "push", "all"] = "all", *, group: str | None = None) -> None:
+        """Resume what was paused by `pause`; what its namespace or the broker has paused stays so."""
+        self._session.execute(ops.Resume(self.name, what, group))
 
     def purge(self) -> None:
         """Drop everything unsettled, in every group."""
@@ -548,6 +558,30 @@ class Queues:
     def sync(self) -> int:
         """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
         return self._session.execute(ops.Sync())
+
+    def pause(
+        self,
+        what: Literal["delivery", "push", "all"] = "all",
+        *,
+        namespace: str | None = None,
+        reason: str = "",
+    ) -> None:
+        """Pause pushes, delivery or both, for all queues or for those of a namespace, new ones too, until `resume`."""
+        if namespace is None:
+            self._session.execute(ops.PauseBroker(what, reason))
+        else:
+            self._session.execute(ops.PauseNamespace(namespace, what, reason))
+
+    def resume(self, what: Literal["delivery", "push", "all"] = "all", *, namespace: str | None = None) -> None:
+        """Resume what was paused by `pause`; queues and groups that are paused by themselves stay so."""
+        if namespace is None:
+            self._session.execute(ops.ResumeBroker(what))
+        else:
+            self._session.execute(ops.ResumeNamespace(namespace, what))
+
+    def pauses(self) -> list[PauseState]:
+        """What is paused: the broker, namespaces, queues and groups, since when and why."""
+        return self._session.execute(ops.Pauses())
 
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""

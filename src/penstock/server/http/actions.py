@@ -14,7 +14,7 @@ from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.errors import BadQuery, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
-from penstock.model import MessageId, check_name
+from penstock.model import MessageId, QueueOptions, check_name
 from penstock.operations import Action
 from penstock.operations.base import SOME_QUEUE
 from penstock.requests import Operation, PushOperation, SettleOperation
@@ -26,7 +26,7 @@ from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
 from penstock.wire.json_messages import batch_of, producer_of, receipts_of, settling_of
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
-from penstock.wire.json_options import changes_of, view_of
+from penstock.wire.json_options import changes_of, state_of
 from penstock.wire.json_shapes import Shape
 
 R = TypeVar("R")
@@ -81,7 +81,30 @@ async def update_queue(request: RequestParts) -> Any:
 
 async def _queue(request: RequestParts, name: str) -> Any:
     """The queue that was changed: who may do that may see its options."""
-    return view_of(name, await request.broker.looked(ops.GetOptions(name)))
+    return _state(request, name, await request.broker.looked(ops.GetOptions(name)))
+
+
+async def list_queues(request: RequestParts) -> models.QueuesView:
+    """GET /api/v1/queues."""
+    names = await request.execute(ops.Queues())
+    return models.QueuesView([models.ListedQueue(name, *_paused(request, name)) for name in names])
+
+
+async def get_queue(request: RequestParts) -> Any:
+    """GET /api/v1/queues/{queue}."""
+    name = request.path["queue"]
+    return _state(request, name, await request.execute(ops.GetOptions(name)))
+
+
+def _state(request: RequestParts, name: str, options: QueueOptions) -> Any:
+    paused, push_paused = _paused(request, name)
+    return state_of(name, options, paused=paused, push_paused=push_paused)
+
+
+def _paused(request: RequestParts, name: str) -> tuple[bool, bool]:
+    """Whether delivery and pushes are paused; one look without the lock."""
+    queue = request.broker.shard.core.by_name.get(name)
+    return (False, False) if queue is None else (queue.is_held, queue.is_shut)
 
 
 async def query_history(request: RequestParts) -> Any:

@@ -30,6 +30,11 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}, "7"),
     "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}, _UUID),
     "worker_id": ("The id of a worker: the `consumer` of its leases.", NAME, "worker-1"),
+    "namespace": (
+        "The name of a namespace.",
+        {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"},
+        "shop",
+    ),
     "name": ("The name of what is created, changed or deleted.", NAME, "nightly"),
     "key_id": ("The id of a key.", {"type": "string"}, "5c14e38e9e47"),
     "operation_id": ("The id of an operation.", {"type": "string"}, _UUID),

@@ -20,12 +20,14 @@ from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
-from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
+from penstock.wire.json_options import NewQueue, OptionsChange, QueueState
 
 API: Final = "/api/v1"
 # What any route may answer with.
 COMMON: Final = ("bad_request", "not_authorised", "too_large", "internal", "unavailable")
-PUSHING: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
+PUSHING: Final = (
+    *("invalid_field", "queue_full", "rate_limited", "push_paused", "producer_fenced", "conflict", "disk_full"),
+)
 SETTLING: Final = ("bad_receipt", "lease_lost")
 IN_QUEUE: Final = ("queue_not_found",)
 IN_TASK: Final = ("task_not_found", "invalid_field")
@@ -131,8 +133,10 @@ class ProfileQuery(models.Request):
 
 # Operations whose JSON is not that of their structs.
 CUSTOM: Final = {
-    ops.CreateQueue: custom(ops.CreateQueue, actions.create_queue, body=NewQueue, query=CreateQuery, result=QueueView),
-    ops.UpdateQueue: custom(ops.UpdateQueue, actions.update_queue, body=OptionsChange, result=QueueView),
+    ops.CreateQueue: custom(ops.CreateQueue, actions.create_queue, body=NewQueue, query=CreateQuery, result=QueueState),
+    ops.UpdateQueue: custom(ops.UpdateQueue, actions.update_queue, body=OptionsChange, result=QueueState),
+    ops.Queues: custom(ops.Queues, actions.list_queues, result=models.QueuesView),
+    ops.GetOptions: custom(ops.GetOptions, actions.get_queue, result=QueueState),
     ops.ReplaceLetters: custom(ops.ReplaceLetters, actions.replace_letters, body=models.LetterReplacement),
     ops.SubmitTasks: custom(ops.SubmitTasks, actions.submit, body=tasks.submission, result=tasks.SUBMITTED_TASKS),
     ops.FinishTasks: custom(ops.FinishTasks, actions.finish, body=tasks.finished, result=tasks.FinishResults),

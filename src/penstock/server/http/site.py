@@ -19,7 +19,7 @@ from penstock.access.sessions import TAB_HEADER, SessionCookie, cookie_for
 from penstock.broker.access import NOBODY, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.logins import bearer
-from penstock.errors import PenstockError, QueueFull, RateLimited, Unavailable
+from penstock.errors import PenstockError, PushPaused, QueueFull, RateLimited, Unavailable
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.server.public_bind import is_loopback
 from penstock.wire.errors import http_status
@@ -177,7 +177,7 @@ class Site:
 def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
     """Status, body and headers of an error."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    if isinstance(error, RateLimited | QueueFull | Unavailable):
+    if isinstance(error, RateLimited | PushPaused | QueueFull | Unavailable):
         seconds = 0.0 if isinstance(error, QueueFull) else error.retry_after_seconds  # consumers decide when
         headers = ((b"retry-after", b"%d" % max(1, math.ceil(seconds))),)
     elif error.code == "not_authenticated":

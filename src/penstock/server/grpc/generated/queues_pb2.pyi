@@ -649,23 +649,25 @@ class GetStatsRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("queue", "messages", "partitions", "bytes_stored", "paused", "groups")
+    __slots__ = ("queue", "messages", "partitions", "bytes_stored", "paused", "groups", "push_paused")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     BYTES_STORED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PUSH_PAUSED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     messages: int
     partitions: int
     bytes_stored: int
     paused: bool
     groups: _containers.RepeatedCompositeFieldContainer[GroupStats]
-    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[int] = ..., partitions: _Optional[int] = ..., bytes_stored: _Optional[int] = ..., paused: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupStats, _Mapping]]] = ...) -> None: ...
+    push_paused: bool
+    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[int] = ..., partitions: _Optional[int] = ..., bytes_stored: _Optional[int] = ..., paused: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupStats, _Mapping]]] = ..., push_paused: _Optional[bool] = ...) -> None: ...
 
 class GroupStats(_message.Message):
-    __slots__ = ("name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag", "oldest_unsettled_at")
+    __slots__ = ("name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag", "oldest_unsettled_at", "paused")
     class DroppedByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -684,6 +686,7 @@ class GroupStats(_message.Message):
     DROPPED_BY_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     OLDEST_UNSETTLED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     messages: int
     ready: int
@@ -695,7 +698,8 @@ class GroupStats(_message.Message):
     dropped_by: _containers.ScalarMap[str, int]
     lag: int
     oldest_unsettled_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., messages: _Optional[int] = ..., ready: _Optional[int] = ..., leased: _Optional[int] = ..., waiting: _Optional[int] = ..., acked: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ..., dropped_by: _Optional[_Mapping[str, int]] = ..., lag: _Optional[int] = ..., oldest_unsettled_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    paused: bool
+    def __init__(self, name: _Optional[str] = ..., messages: _Optional[int] = ..., ready: _Optional[int] = ..., leased: _Optional[int] = ..., waiting: _Optional[int] = ..., acked: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ..., dropped_by: _Optional[_Mapping[str, int]] = ..., lag: _Optional[int] = ..., oldest_unsettled_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ("queues", "interval_ms")
@@ -808,24 +812,96 @@ class HeldLease(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., group: _Optional[str] = ..., consumer: _Optional[str] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., messages: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "what", "group", "reason")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+    what: str
+    group: str
+    reason: str
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., group: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PauseResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "what", "group")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+    what: str
+    group: str
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class ResumeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PauseBrokerRequest(_message.Message):
+    __slots__ = ("what", "reason")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    reason: str
+    def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ResumeBrokerRequest(_message.Message):
+    __slots__ = ("what",)
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    def __init__(self, what: _Optional[str] = ...) -> None: ...
+
+class PauseNamespaceRequest(_message.Message):
+    __slots__ = ("namespace", "what", "reason")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    what: str
+    reason: str
+    def __init__(self, namespace: _Optional[str] = ..., what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ResumeNamespaceRequest(_message.Message):
+    __slots__ = ("namespace", "what")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    what: str
+    def __init__(self, namespace: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
+
+class ListPausesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPausesResponse(_message.Message):
+    __slots__ = ("pauses",)
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    pauses: _containers.RepeatedCompositeFieldContainer[Pause]
+    def __init__(self, pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
+
+class Pause(_message.Message):
+    __slots__ = ("scope", "namespace", "queue", "group", "push", "delivery", "since", "reason")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    scope: str
+    namespace: str
+    queue: str
+    group: str
+    push: bool
+    delivery: bool
+    since: _timestamp_pb2.Timestamp
+    reason: str
+    def __init__(self, scope: _Optional[str] = ..., namespace: _Optional[str] = ..., queue: _Optional[str] = ..., group: _Optional[str] = ..., push: _Optional[bool] = ..., delivery: _Optional[bool] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PurgeRequest(_message.Message):
     __slots__ = ("queue",)
