@@ -253,6 +253,19 @@ def _check_drained(queue: Queue, option: str) -> None:
         raise InvalidField(f"{option}: cannot change while messages are unsettled", hint=hint)
 
 
+def decide_any_pause(
+    core: DeliveryState, change: PauseChange, queue: str | None, group: str | None, namespace: str | None, now: int
+) -> list[Entry]:
+    """Pause or resume what is named: a queue, one of its groups, a namespace; the broker if nothing is."""
+    if queue is None:
+        return decide_pause_widely(core, namespace or "", change, now)
+    if group is None:
+        return decide_pause(core, queue_named(core, queue), change, now)
+    if change.is_pause and change.what == "push":
+        raise InvalidField("what: a group has only its delivery paused", hint="pause pushes to the queue")
+    return decide_pause_group(group_named(queue_named(core, queue), group), change, now)
+
+
 def decide_pause(core: DeliveryState, queue: Queue, change: PauseChange, now: int) -> list[Entry]:
     """Pause or resume a queue. Of delivery alone, without a reason, older versions know too."""
     check_changeable(queue)

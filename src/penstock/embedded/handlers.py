@@ -218,46 +218,20 @@ handles(ops.Stats)(lambda session, call, who: browse.stats(session.shard, call.q
 handles(ops.Leases)(lambda session, call, who: browse.leases(session.shard, call.queue, call.group, call.limit))
 
 
-@handles(ops.Pause)
-def _pause(session: Session, call: ops.Pause, who: Who) -> Reply:
-    return _set_paused(session, call.queue, call.group, PauseChange(call.what, True, call.reason))
+def _paused(session: Session, call: Any, *, is_pause: bool) -> Reply:
+    """Pause or resume a queue, a group, a namespace or the broker."""
+    change = PauseChange(call.what, is_pause, getattr(call, "reason", ""))
+    queue, group, namespace = (getattr(call, name, None) for name in ("queue", "group", "namespace"))
+    session.before_pause(is_known=queue is not None and group is None and call.what == "delivery" and not change.reason)
+    return _change(
+        session, lambda now: admin.decide_any_pause(session.shard.core, change, queue, group, namespace, now)
+    )
 
 
-@handles(ops.Resume)
-def _resume(session: Session, call: ops.Resume, who: Who) -> Reply:
-    return _set_paused(session, call.queue, call.group, PauseChange(call.what, False))
-
-
-def _set_paused(session: Session, name: str, group: str | None, change: PauseChange) -> Reply:
-    core = session.shard.core
-    if group is not None and change.is_pause and change.what == "push":
-        raise InvalidField("what: a group has only its delivery paused", hint="pause pushes to the queue")
-
-    def decide(now: int) -> list[Entry]:
-        queue = admin.queue_named(core, name)
-        if group is None:
-            return admin.decide_pause(core, queue, change, now)
-        return admin.decide_pause_group(admin.group_named(queue, group), change, now)
-
-    session.before_pause(is_known=group is None and change.what == "delivery" and not change.reason)
-    return _change(session, decide)
-
-
-def _set_paused_widely(session: Session, namespace: str, change: PauseChange) -> Reply:
-    session.before_pause()
-    return _change(session, lambda now: admin.decide_pause_widely(session.shard.core, namespace, change, now))
-
-
-handles(ops.PauseBroker)(
-    lambda session, call, who: _set_paused_widely(session, "", PauseChange(call.what, True, call.reason))
-)
-handles(ops.ResumeBroker)(lambda session, call, who: _set_paused_widely(session, "", PauseChange(call.what, False)))
-handles(ops.PauseNamespace)(
-    lambda session, call, who: _set_paused_widely(session, call.namespace, PauseChange(call.what, True, call.reason))
-)
-handles(ops.ResumeNamespace)(
-    lambda session, call, who: _set_paused_widely(session, call.namespace, PauseChange(call.what, False))
-)
+for _kind in (ops.Pause, ops.PauseNamespace, ops.PauseBroker):
+    HANDLERS[_kind] = lambda session, call, who: _paused(session, call, is_pause=True)
+for _kind in (ops.Resume, ops.ResumeNamespace, ops.ResumeBroker):
+    HANDLERS[_kind] = lambda session, call, who: _paused(session, call, is_pause=False)
 handles(ops.Pauses)(
     lambda session, call, who: session.shard.look(lambda now: session.shard.core.pauses.all(session.shard.core))
 )
