@@ -228,10 +228,12 @@ def _paused(session: Session, call: Any, *, is_pause: bool) -> Reply:
     )
 
 
-for _kind in (ops.Pause, ops.PauseNamespace, ops.PauseBroker):
-    HANDLERS[_kind] = lambda session, call, who: _paused(session, call, is_pause=True)
-for _kind in (ops.Resume, ops.ResumeNamespace, ops.ResumeBroker):
-    HANDLERS[_kind] = lambda session, call, who: _paused(session, call, is_pause=False)
+handles(ops.Pause)(lambda session, call, who: _paused(session, call, is_pause=True))
+handles(ops.PauseNamespace)(lambda session, call, who: _paused(session, call, is_pause=True))
+handles(ops.PauseBroker)(lambda session, call, who: _paused(session, call, is_pause=True))
+handles(ops.Resume)(lambda session, call, who: _paused(session, call, is_pause=False))
+handles(ops.ResumeNamespace)(lambda session, call, who: _paused(session, call, is_pause=False))
+handles(ops.ResumeBroker)(lambda session, call, who: _paused(session, call, is_pause=False))
 handles(ops.Pauses)(
     lambda session, call, who: session.shard.look(lambda now: session.shard.core.pauses.all(session.shard.core))
 )
