@@ -195,3 +195,14 @@ def run_tasks(block: str, place: Path) -> None:
 
 def run_block(block: str, number: int) -> None:
     exec(compile(block, f"README.md, block {number}", "exec"), {"__name__": "__main__"})
+
+
+def test_every_promise_of_the_five_designs_names_tests_that_exist():
+    rows = re.findall(r"^\| .* \|$", text_of("docs/designs.md"), re.MULTILINE)
+    promises = [row for row in rows if not row.startswith(("|---", "| section "))]
+    without = [row for row in promises if "`tests/" not in row.rsplit("|", 2)[1]]
+    named = {path for row in promises for path in re.findall(r"`(tests/[\w/]+\.py)`", row)}
+
+    assert len(promises) > 80
+    assert without == []
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
