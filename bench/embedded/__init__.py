@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues, rollups
+from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues, rollups, streams
 from bench.measure import Row, Scale
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
@@ -25,6 +25,8 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "depth rate": depth.rates,
     "depth memory": depth.memory,
     "rollups": rollups.cpu_share,
+    "compaction": streams.compaction,
+    "stages": streams.stages,
     "open journal": opening.full_journal_file,
     "open sealed": opening.sealed,
 }

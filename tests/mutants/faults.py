@@ -10,6 +10,7 @@ from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.postgres_faults import POSTGRES_FAULTS
 from tests.mutants.segment_faults import SEGMENT_FAULTS
+from tests.mutants.stream_faults import STREAM_FAULTS
 
 # Those that every run of the tests plants: quick ones, of different kinds.
 SAMPLE: Final = frozenset(("no-fdatasync", "bad-crc-accepted", "attempts-off-by-one", "no-run-id", "any-host"))
@@ -506,6 +507,7 @@ FAULTS: Final = (
     *POSTGRES_FAULTS,
     *ENCRYPTION_FAULTS,
     *SEGMENT_FAULTS,
+    *STREAM_FAULTS,
     # Spark.
     Fault(
         "payloads-judged-together",

@@ -36,7 +36,7 @@ from penstock.storage.segment_files import SegmentFiles
 Mask = NDArray[np.bool_]
 FileOf = Callable[[Extent], SegmentFile]
 TOMBSTONE: Final = CONTENT_TYPE_NAMES[ContentType.TOMBSTONE]
-ROWS_AT_ONCE_MIN: Final = 2**18
+ROWS_AT_ONCE_MIN: Final = 2**16  # few, so that no single step of NumPy holds up other threads
 FILE_BYTES: Final = 32 * limits.MIB  # of what is left of some files, from which on it is a file
 
 
