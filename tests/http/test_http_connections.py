@@ -157,7 +157,7 @@ def test_a_slow_request_is_let_go(serve):
 
 
 BAD_CHUNK = b"5\r\nabcdeZZ"
-SOON = {"headers_seconds": 0.4, "progress_seconds": 0.4, "parting_seconds": 0.2, "paused_seconds": 0.4}
+SOON = {"headers_seconds": 0.4, "progress_seconds": 0.4, "lingering_seconds": 0.2, "paused_seconds": 0.4}
 
 
 @pytest.mark.parametrize("path", [PUSH, "/api/v1/queues"])

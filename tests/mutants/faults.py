@@ -562,8 +562,8 @@ FAULTS: Final = (
         "letters-unmasked",
         "messages of a dead-letter queue are shown unmasked",
         "broker/authorisation.py",
-        "        known = self._shard.core.by_name.get(queue.removesuffix(DLQ_SUFFIX))\n",
-        "        known = self._shard.core.by_name.get(queue)\n",
+        "        known = self._shard.queue_called(queue.removesuffix(DLQ_SUFFIX))\n",
+        "        known = self._shard.queue_called(queue)\n",
         ("tests/access/test_masking.py",),
     ),
     Fault(

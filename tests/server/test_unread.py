@@ -24,7 +24,7 @@ HALF_BODY = request("POST", "/api/v1/queues/mail/messages", content_length="3000
 
 @pytest.fixture
 def broker() -> Iterator[Watched]:
-    soon = {"headers_seconds": 0.3, "progress_seconds": 0.3, "parting_seconds": 0.2, "keep_alive_seconds": 0.5}
+    soon = {"headers_seconds": 0.3, "progress_seconds": 0.3, "lingering_seconds": 0.2, "keep_alive_seconds": 0.5}
     with closing(Session(None)) as session, watched(session, None, **soon) as made:
         made.tcp.progress_seconds = 0.3
         made.tcp.tick_seconds = 0.1

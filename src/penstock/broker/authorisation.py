@@ -112,7 +112,7 @@ class Authorisation:
         if is_open:
             return
         for name in self._masked_queues() if queue is None else (queue,):
-            if self.mask(client.principal, name) is not None and name in self._shard.core.by_name:
+            if self.mask(client.principal, name) is not None and self._shard.queue_called(name) is not None:
                 raised(self._broker.refused(client, Action.UNMASK, name, even_draining=True))
 
     # replies
@@ -131,7 +131,7 @@ class Authorisation:
     def _info(self, principal: Principal, info: ServerInfo) -> ServerInfo:
         if principal.may_everywhere(Action.MONITOR):
             return info
-        seen = sum(principal.may(Action.MONITOR, queue) for queue in list(self._shard.core.by_name))
+        seen = sum(principal.may(Action.MONITOR, queue) for queue in self._queue_names())
         return msgspec.structs.replace(info, queues=seen)
 
     def _masked(self, principal: Principal, operation: ops.Operation[Any], reply: Any) -> Any:
@@ -178,7 +178,7 @@ class Authorisation:
 
     def queryable(self, principal: Principal) -> list[str]:
         """The queues that somebody may query: one with fields that are masked for them is left out whole."""
-        names = list(self._shard.core.by_name)
+        names = self._queue_names()
         return [name for name in names if principal.may(Action.READ, name) and self.mask(principal, name) is None]
 
     # masks
@@ -187,14 +187,17 @@ class Authorisation:
         """What hides the masked fields of a queue, and of its dead letters, from somebody; None: nothing is hidden."""
         if principal.may(Action.UNMASK, queue):
             return None
-        known = self._shard.core.by_name.get(queue.removesuffix(DLQ_SUFFIX))
+        known = self._shard.queue_called(queue.removesuffix(DLQ_SUFFIX))
         if known is None:  # it was deleted, and its tasks are still shown
             return mask_of(EVERYTHING)
         fields = known.options.masked_fields
         return mask_of(fields) if fields else None
 
     def _masked_queues(self) -> list[str]:
-        return [name for name, queue in list(self._shard.core.by_name.items()) if queue.options.masked_fields]
+        return [queue.name for queue in self._shard.queues() if queue.options.masked_fields]
+
+    def _queue_names(self) -> list[str]:
+        return [queue.name for queue in self._shard.queues()]
 
 
 def _looks_inside(filter: TaskFilter | LetterFilter | None) -> bool:

@@ -31,7 +31,7 @@ from penstock.broker.history_queries import HistoryQueries
 from penstock.broker.leases import Pending, PendingQueues, Stream, StreamRequest
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Kind, Producer, PushCoalescer
-from penstock.broker.reply_size import fitting
+from penstock.broker.reply_size import messages_that_fit
 from penstock.broker.seats import AddressBudget, Seats
 from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
@@ -326,8 +326,8 @@ class Broker:
         if operation.spec.result != list[Message]:
             return cast(R, await self.authorisation.visible(client, operation, reply))
         # Before it is masked, so that no more is masked than is sent; and after it, since a mask may be longer.
-        messages = await self.authorisation.visible(client, operation, fitting(cast("list[Message]", reply)))
-        return cast(R, fitting(messages))
+        messages = await self.authorisation.visible(client, operation, messages_that_fit(cast("list[Message]", reply)))
+        return cast(R, messages_that_fit(messages))
 
     async def looked(self, operation: Operation[R]) -> R:
         """The reply to an operation that only looks, for a part of a request whose access was checked."""

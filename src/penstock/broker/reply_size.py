@@ -51,7 +51,7 @@ def fit_leases(
     return fitting, excess
 
 
-def fitting(messages: Sequence[Message]) -> Sequence[Message]:
+def messages_that_fit(messages: Sequence[Message]) -> Sequence[Message]:
     """As many messages of a listing as fit, at least one."""
     left = ANSWER_BYTES_MAX
     for index, message in enumerate(messages):

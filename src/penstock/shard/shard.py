@@ -89,6 +89,10 @@ class Shard(Engine):
         """All queues, the oldest first."""
         return sorted(self.core.queues.values(), key=lambda queue: queue.id)
 
+    def queue_called(self, name: str) -> Queue | None:
+        """A queue by its name."""
+        return self.core.by_name.get(name)
+
     @property
     def blocked_task_count(self) -> int:
         """How many tasks wait for others to end."""

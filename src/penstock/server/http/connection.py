@@ -158,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
         """End a connection whose time is over. Called with every tick."""
         settings = self.site.settings
         if self._closing_since is not None:
-            if now - self._closing_since > settings.parting_seconds:
+            if now - self._closing_since > settings.lingering_seconds:
                 self.transport.abort()
         elif self._is_stuck(now):
             self.transport.abort()

@@ -40,7 +40,7 @@ class HttpServer:
             settings.progress_seconds,
             settings.write_seconds,
             settings.paused_seconds,
-            settings.parting_seconds,
+            settings.lingering_seconds,
             settings.ping_seconds,
         )
         site.port = self.port

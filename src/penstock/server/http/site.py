@@ -65,7 +65,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     progress_bytes: int = limits.progress_bytes
     write_seconds: float = limits.stalled_seconds  # for a client that does not read
     paused_seconds: float = 30.0  # for a request that keeps others behind it waiting, once they are too many to keep
-    parting_seconds: float = 2.0  # for a client to take its last answer
+    lingering_seconds: float = 2.0  # for a client to take its last answer
     ping_seconds: float = 20.0  # between two pings of a WebSocket, and for its answer
 
 

@@ -213,7 +213,7 @@ class Socket(asyncio.Protocol):
         """End a socket whose time is over. Called with every tick."""
         settings = self._site.settings
         if self._closing_since is not None:
-            if now - self._closing_since > settings.parting_seconds:
+            if now - self._closing_since > settings.lingering_seconds:
                 self.transport.abort()
         elif self._stalled_since is not None:
             if now - self._stalled_since > settings.write_seconds:
