@@ -14,7 +14,7 @@ import pytest
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.embedded.blocking import BlockingSession
-from penstock.repair import diagnose
+from penstock.repair.directory import diagnose
 from penstock.storage.directory import FORMATS
 from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify

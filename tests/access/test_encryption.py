@@ -240,7 +240,7 @@ def test_staged_files_are_encrypted_whoever_writes_them(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["journal", "checkpoint"])
 def test_a_repair_keeps_what_is_encrypted_and_needs_the_keys(tmp_path, damage):
-    from penstock.repair import diagnose, repair
+    from penstock.repair.directory import diagnose, repair
     from penstock.verify import verify
 
     encrypted_directory(tmp_path)

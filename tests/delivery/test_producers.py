@@ -19,7 +19,7 @@ from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, dec
 from penstock.delivery.producers import ROW, Producers
 from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull, StateError, TooLarge
 from penstock.model import Message, MessageId, Outcome, Receipt
-from penstock.repair import Report, diagnose, repair
+from penstock.repair.directory import Report, diagnose, repair
 from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
 from penstock.shard.checkpoints import Checkpointer
 from tests.support.dose import dose

@@ -14,7 +14,7 @@ from penstock.batch import encode_one
 from penstock.clock import ManualClock
 from penstock.embedded.session import Session
 from penstock.errors import Damaged
-from penstock.repair import diagnose, repair
+from penstock.repair.directory import diagnose, repair
 from penstock.storage.disk import RealDisk
 from penstock.storage.doctor import examine
 from penstock.storage.frames import HEADER_BYTES

@@ -19,7 +19,7 @@ from penstock.embedded.session import Session
 from penstock.errors import InvalidField
 from penstock.history import OffsetRange, open_history
 from penstock.model import Message
-from penstock.repair import diagnose
+from penstock.repair.directory import diagnose
 from penstock.storage.schema import MESSAGES, SCHEMAS
 from penstock.verify import verify
 from tests.support.accounts import assert_accounts

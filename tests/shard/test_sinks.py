@@ -30,7 +30,7 @@ from penstock.errors import (
     StorageError,
     TooLarge,
 )
-from penstock.repair import diagnose
+from penstock.repair.directory import diagnose
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.shard import sink_commit

@@ -13,7 +13,7 @@ from penstock.clock import ManualClock
 from penstock.delivery.admin import decide_delete_queue
 from penstock.delivery.snapshot import TasksPart, encode_tasks, take_tasks
 from penstock.model_tasks import ScheduleSpec, TaskState
-from penstock.repair import diagnose, repair
+from penstock.repair.directory import diagnose, repair
 from penstock.shard.checkpoints import TASKS_PART, Checkpointer
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.shard import Shard

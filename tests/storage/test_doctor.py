@@ -11,7 +11,8 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.errors import PenstockError, StorageError
 from penstock.model import MessageId
-from penstock.repair import Loss, Report, diagnose, repair
+from penstock.repair.directory import Report, diagnose, repair
+from penstock.repair.salvage import Loss
 from penstock.storage.doctor import examine
 from penstock.verify import verify
 from tests.support.damaged import FILE_BYTES, Image, contents_of, disk_of, make_image, opened, settled_of

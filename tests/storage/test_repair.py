@@ -14,7 +14,7 @@ from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import Damaged, MessageNotFound
-from penstock.repair import Report, diagnose, repair
+from penstock.repair.directory import Report, diagnose, repair
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.frames import PREFIX, scan, seed_of
 from tests.support.forgetful import ForgetfulDisk

@@ -11,7 +11,7 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
 from penstock.errors import DiskReadOnly
-from penstock.repair import diagnose
+from penstock.repair.directory import diagnose
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.disk import ReadOnlyDisk

@@ -20,8 +20,8 @@ from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
 from penstock.shard.tasks import operations
 from penstock.storage.task_changes import id_bytes
-from penstock.task_index import TaskIndex
 from penstock.task_index.argument_filter import argument_terms
+from penstock.task_index.index import TaskIndex
 
 
 class Scene:

@@ -22,9 +22,10 @@ from penstock.requests import LeaseRequest, Settling
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.storage.disk import RealDisk
 from penstock.storage.task_rows import Identity, Key
-from penstock.task_index import TaskIndex, queries
 from penstock.task_index import follower as follower_module
+from penstock.task_index import queries
 from penstock.task_index.database import NAME, DatabaseBroken
+from penstock.task_index.index import TaskIndex
 
 
 class Data:

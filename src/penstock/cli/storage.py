@@ -19,7 +19,8 @@ from penstock.model import is_store_url
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.repair import Loss, Report
+    from penstock.repair.directory import Report
+    from penstock.repair.salvage import Loss
     from penstock.storage.disk import Disk
     from penstock.storage.doctor import Finding
     from penstock.verify import Verification
@@ -73,7 +74,7 @@ def doctor(
 
 def examine(directory: Path | str, *, repair: bool, is_shown: bool) -> Report:
     """Look at a directory under its lock, or at a store that nobody owns, and repair it if requested."""
-    from penstock.repair import diagnose
+    from penstock.repair.directory import diagnose
 
     if repair:
         return _repaired(directory, is_shown=is_shown)
@@ -83,8 +84,8 @@ def examine(directory: Path | str, *, repair: bool, is_shown: bool) -> Report:
 
 def _repaired(directory: Path | str, *, is_shown: bool) -> Report:
     from penstock.access.encryption import KeyRing, wrapper_of
-    from penstock.repair import diagnose
-    from penstock.repair import repair as repair_directory
+    from penstock.repair.directory import diagnose
+    from penstock.repair.directory import repair as repair_directory
     from penstock.storage.disk import RealDisk
     from penstock.storage.doctor import require_data_directory
 

@@ -3,8 +3,3 @@
 `diagnose` reads everything and changes nothing; `repair` acts on a diagnosis. The steps of a repair are in an order in
 which any of them may be the last, because the machine died: what was done is not lost, and a second repair finishes it.
 """
-
-from penstock.repair.directory import Diagnosis, Report, diagnose, repair
-from penstock.repair.salvage import Loss
-
-__all__ = ["Diagnosis", "Loss", "Report", "diagnose", "repair"]

@@ -41,7 +41,7 @@ from penstock.storage.task_rows import Identity, Key
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
-    from penstock.task_index import TaskIndex
+    from penstock.task_index.index import TaskIndex
 
 T = TypeVar("T")
 logger: Final = logging.getLogger("penstock.shard")
@@ -116,7 +116,7 @@ class TaskService:
         return task_index
 
     def _new_task_index(self, disk: Disk | None) -> TaskIndex:
-        from penstock.task_index import TaskIndex
+        from penstock.task_index.index import TaskIndex
 
         return TaskIndex(self.shard, disk, retention_seconds=self._retention_seconds)
 
