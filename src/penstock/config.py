@@ -23,7 +23,7 @@ from penstock.urls import has_secret, masked
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]
 AuditMode = Literal["auto", "on", "off"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+LogLevel = Literal["trace", "debug", "info", "warning", "error"]
 Tls = Literal["off", "on", "proxy"]
 TlsClient = Literal["optional", "required"]
 TlsMinimum = Literal["1.3", "1.2"]
@@ -132,7 +132,7 @@ EXPECTED: Final = {
     "sealing": "true or false",
     "task_retention_seconds": "seconds from 0 to 3162240000",
     "log_format": "'auto', 'json' or 'console'",
-    "log_level": "'debug', 'info', 'warning' or 'error'",
+    "log_level": "'trace', 'debug', 'info', 'warning' or 'error'",
     "audit": "'auto', 'on' or 'off'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
     "hosts": "names of this broker such as 'queue.example.org', without a port",

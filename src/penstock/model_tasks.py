@@ -156,6 +156,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     due_at: datetime | None = None  # when the next attempt may start, while it waits
     started_at: datetime | None = None
     finished_at: datetime | None = None  # set when it is final
+    updated_at: datetime | None = None  # when it was submitted, started or ended a run, whichever was last
+    lease_expires_at: datetime | None = None  # of the lease under which it runs; set when one task is asked for
     timeout_seconds: float | None = None
     depends_on: tuple[str, ...] = ()
     workflow: str = ""
@@ -184,6 +186,20 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.result is None or not self.result.startswith(RESULT_ERROR_START):
             return ""
         return str(msgspec.json.decode(self.result, type=dict[str, str])[RESULT_ERROR])
+
+
+class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tasks of a queue are in each state. Messages that are no tasks are not counted."""
+
+    queue: str
+    scheduled: int = 0
+    pending: int = 0
+    blocked: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

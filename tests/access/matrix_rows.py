@@ -214,6 +214,7 @@ def task_rows(world: World) -> list[Row]:
         Row("heartbeat_worker", (CONSUME,), call(ops.HeartbeatWorker(WorkerInfo(worker_id="w", queues=(Q,)))), ("POST", "/workers/w/heartbeat", {"queues": [Q]}), (JsonType.HEARTBEAT, worker), grpc=("Tasks.HeartbeatWorker", {"info": worker})),
         Row("await_news", looks("consume", SOME), call(ops.AwaitNews("w")), ("GET", "/workers/w/news", None)),
         Row("forget_worker", looks("consume", SOME), call(ops.ForgetWorker("w")), ("DELETE", "/workers/w", None), (JsonType.HEARTBEAT, {**worker, "is_leaving": True}), grpc=("Tasks.ForgetWorker", {"worker_id": "w"})),
+        Row("count_tasks", (ANYBODY,), call(ops.CountTasks()), ("GET", "/tasks/counts", None), grpc=("Tasks.CountTasks", {})),
         Row("workers", (ANYBODY,), call(ops.Workers()), ("GET", "/workers", None), grpc=("Tasks.ListWorkers", {})),
         Row("set_schedule", (MANAGE, PUSH), call(ops.SetSchedule(schedule)), ("PUT", "/schedules/nightly", every), grpc=("Tasks.SetSchedule", {"name": "nightly", **every})),
         Row("schedules", (ANYBODY,), call(ops.Schedules()), ("GET", "/schedules", None), grpc=("Tasks.ListSchedules", {})),
@@ -303,6 +304,7 @@ def rows(world: World) -> list[Row]:
 
 # Routes that are no request of the matrix, and why.
 OPEN_ROUTES: Final = {
+    ("GET", "/health"): "the action of /api/v1/health; tests/access/test_strangers.py",
     ("GET", "/livez"): "for load balancers",
     ("GET", "/readyz"): "for load balancers",
     ("POST", "/api/v1/sessions"): "signing in; tests/access/test_sign_in.py",

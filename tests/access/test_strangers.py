@@ -296,7 +296,8 @@ PATHS = (
     "/ui/../api/v1/queues", "/ui/%2e%2e/api/v1/queues", "/ui/..%2fapi/v1/queues", "/livez/../api/v1/queues",
     "/livez;/api/v1/queues", "/%61pi/v1/queues", "/api/v1/%71ueues", "/api/v1/queues%00", "/api/v1/sessions/../queues",
     "/api/v1/rpc/../queues", "http://localhost/api/v1/queues", "/docs", "/openapi.json", "/metrics", "/debug/profile",
-    "/api/v1/info", "/api/v1/me", "/api/v1/encryption", "/api/v1/health", "/api/v1/stats", "/api/v1/sessions/current",
+    "/api/v1/info", "/api/v1/me", "/api/v1/encryption", "/api/v1/health", "/health", "/api/v1/stats",
+    "/api/v1/sessions/current",
 )  # fmt: skip
 
 

@@ -273,3 +273,13 @@ def test_what_cannot_be_leased_is_refused(ps, queues, options, word):
 @pytest.mark.parametrize("name", ["", "a b", "a*b", "**", "/*", "*a"])
 def test_a_name_that_is_none_is_refused(ps, name):
     refuse(InvalidName, lambda: ps.lease([name]))
+
+
+def test_what_a_pause_of_everything_held_back_is_found_after_it(ps):
+    fill(ps, a=1, b=1)
+    ps.pause()
+    assert len(ps.lease("*", 10)) == 0
+
+    ps.resume()
+
+    assert by_queue(ps.lease("*", 10)) == {"a": 1, "b": 1}

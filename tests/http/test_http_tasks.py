@@ -329,3 +329,13 @@ def test_bad_input_gets_an_error_that_names_the_field(quiet, method, path, body,
     assert response.json()["error"]["message"].startswith(message), response.text
     assert response.json()["error"]["hint"]
     assert quiet.http.get(TASKS).json()["tasks"] == []
+
+
+def test_counts_and_health_are_found_and_no_task_is_called_counts(server):
+    server.http.post("/api/v1/tasks", json={"task_type": "send", "queue": "mail"})
+    counts = server.http.get("/api/v1/tasks/counts").json()["counts"]
+    health = server.http.get("/health").json()
+
+    assert [(each["queue"], each["pending"]) for each in counts] == [("mail", 1)]
+    assert health["workers"] == {"alive": 0, "stuck": 0, "stopping": 0, "dead": 0}
+    assert health.keys() == server.http.get("/api/v1/health").json().keys()

@@ -69,6 +69,7 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
             ops.HeartbeatWorker: "HeartbeatWorker",
             ops.ForgetWorker: "ForgetWorker",
             ops.Workers: "ListWorkers",
+            ops.CountTasks: "CountTasks",
             ops.SetSchedule: "SetSchedule",
             ops.DeleteSchedule: "DeleteSchedule",
             ops.Schedules: "ListSchedules",

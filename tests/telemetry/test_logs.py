@@ -127,3 +127,14 @@ def test_for_people_a_line_has_columns_and_no_colours_in_a_file(stream):
     assert "[warning  ] cut" in text.getvalue()
     assert "position=7" in text.getvalue()
     assert "\x1b" not in text.getvalue()
+
+
+def test_trace_is_below_debug_and_has_its_name():
+    stream = io.StringIO()
+    logs.setup("json", "trace", stream)
+    logging.getLogger("penstock.broker").log(logs.TRACE, "operation", extra={"operation": "stats"})
+    logs.set_level("debug")
+    logging.getLogger("penstock.broker").log(logs.TRACE, "hidden")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    assert [(line["level"], line["event"]) for line in lines] == [("trace", "operation")]

@@ -45,6 +45,7 @@ from penstock.operations.base import SOME_QUEUE
 from penstock.replies import LeaseReplies, LeaseReply, PushReply, leases_of
 from penstock.requests import RELEASE, LeaseRequest, PartitionChoice, PushOperation, QueueChoice, Settling
 from penstock.requests import Operation as Step
+from penstock.telemetry.logs import TRACE
 from penstock.telemetry.meter import Meter
 
 R = TypeVar("R")
@@ -311,6 +312,9 @@ class Broker:
 
     async def execute(self, client: Client, operation: Operation[R]) -> R:
         """Execute an operation: access, then the session, and the reply once it is durable."""
+        if logger.isEnabledFor(TRACE):
+            about = {"operation": operation.spec.name, "client": client.name, "protocol": client.protocol}
+            logger.log(TRACE, "operation", extra=about)
         if isinstance(operation, Me):
             return cast(R, views.principal(client.principal))
         special = SPECIAL.get(type(operation))

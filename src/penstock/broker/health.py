@@ -6,6 +6,7 @@ broker that is stopping does not. Degraded: it is ready, and somebody should loo
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,15 @@ class Readiness(msgspec.Struct, frozen=True):
         return self.status in {"ok", "degraded"}
 
 
+class WorkerCounts(msgspec.Struct, frozen=True):
+    """Workers that sent a heartbeat lately, by their state."""
+
+    alive: int = 0
+    stuck: int = 0
+    stopping: int = 0
+    dead: int = 0
+
+
 class Health(msgspec.Struct, frozen=True):
     """Readiness, with the version, uptime and main counters of the broker."""
 
@@ -50,6 +60,7 @@ class Health(msgspec.Struct, frozen=True):
     disk_free_bytes: int | None  # None: there is no disk
     namespaces: list[NamespaceView]  # what each may use, and uses
     pauses: list[PauseState]  # what is paused
+    workers: WorkerCounts
 
 
 def livez(broker: Broker) -> bool:
@@ -92,4 +103,10 @@ def health(broker: Broker) -> Health:
         disk_free_bytes=shard.journal.free_bytes(),
         namespaces=views.namespaces(broker.session.access, broker.session.usage()),
         pauses=shard.core.pauses.all(shard.core),
+        workers=_workers(broker),
     )
+
+
+def _workers(broker: Broker) -> WorkerCounts:
+    states = Counter(worker.state for worker in broker.session.tasks.registry.workers())
+    return WorkerCounts(states["alive"], states["stuck"], states["stopping"], states["dead"])

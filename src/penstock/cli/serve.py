@@ -55,7 +55,7 @@ _ABOUT: Final = {
     "compaction_seconds": ("SECONDS", "How often retention is applied."),
     "task_retention_seconds": ("SECONDS", "How long final tasks are kept."),
     "log_format": ("WHAT", "auto, json or console."),
-    "log_level": ("WHAT", "debug, info, warning or error."),
+    "log_level": ("WHAT", "trace, debug, info, warning or error."),
     "audit": ("WHAT", "The audit log: auto (with access control), on or off."),
     "slow_request_ms": ("MS", "Slower requests are logged."),
     "hosts": ("NAMES", "Names of this broker in URLs, by commas."),

@@ -63,7 +63,9 @@ def worker(
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
     flags: WorkerFlags,
     log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
-    log_level: Annotated[str, _option(metavar="WHAT", says="debug, info, warning or error.", panel=LOGS)] = "info",
+    log_level: Annotated[
+        str, _option(metavar="WHAT", says="trace, debug, info, warning or error.", panel=LOGS)
+    ] = "info",
 ) -> None:
     """Run the tasks of an app.
 

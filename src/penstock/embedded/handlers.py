@@ -504,6 +504,7 @@ handles(ops.FinishTasks)(lambda session, call, who: finish.finish_tasks(session.
 handles(ops.NoteProgress)(
     lambda session, call, who: (None, finish.note_progress(session.shard, call.receipt, call.task_id, call.progress))
 )
+handles(ops.CountTasks)(lambda session, call, who: (session.tasks.counts(), 0))
 handles(ops.FindTask)(lambda session, call, who: (session.tasks.task(call.task_id), 0))
 handles(ops.ListTasks)(lambda session, call, who: (session.tasks.caught_up().page(call.filter), 0))
 handles(ops.WaitTask)(lambda session, call, who: session.tasks.wait(call.task_id, call.wait_seconds))

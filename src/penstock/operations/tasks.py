@@ -16,6 +16,7 @@ from penstock.model_tasks import (
     ScheduleSpec,
     ScheduleView,
     Submitted,
+    TaskCounts,
     TaskFilter,
     TaskPage,
     TaskSubmission,
@@ -111,6 +112,20 @@ class FindTask(Operation[TaskView], frozen=True):
     """One task, with its runs."""
 
     task_id: TaskId
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /tasks/counts",
+    route="count_tasks",
+    reply="counts",
+    queues=(),
+)
+class CountTasks(Operation[list[TaskCounts]], frozen=True):
+    """How many tasks of each queue that one may see are in each state."""
+
+    def visible(self, reply: list[TaskCounts], may: Callable[[str], bool]) -> list[TaskCounts]:
+        return [counts for counts in reply if may(counts.queue)]
 
 
 @operation(

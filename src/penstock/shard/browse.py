@@ -16,13 +16,23 @@ from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Lease
-from penstock.delivery.inspection import group_stats, lags, next_attempt, preview, why
+from penstock.delivery.inspection import group_stats, lags, lease_of, next_attempt, preview, why
 from penstock.delivery.log import Partition, Queue, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.typed_selection import type_of
 from penstock.errors import GroupExists
-from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, Retry, to_datetime
+from penstock.model import (
+    DEFAULT_GROUP,
+    Message,
+    MessageId,
+    PartitionLag,
+    Position,
+    QueueStats,
+    Reason,
+    Retry,
+    to_datetime,
+)
 from penstock.replies import LeaseView, Piece
 from penstock.shard.payload_rows import pieces_of, pieces_of_takes
 
@@ -171,6 +181,21 @@ def _delayed_in(partition: Partition, now: int) -> Iterator[Waiting]:
 def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:
     """One reason per group."""
     return shard.look(lambda now: why(shard.core, admin.partition_of(shard.core, id), id.offset, now))
+
+
+def lease_end(shard: Shard, id: MessageId) -> int | None:
+    """When the lease ends under which the default group has a message, µs; None when nobody has it."""
+
+    def question(now: int) -> int | None:
+        queue = shard.core.by_name.get(id.queue)
+        partition = None if queue is None else queue.by_name.get(id.partition)
+        if queue is None or partition is None:
+            return None
+        group = queue.groups[queue.group_ids[DEFAULT_GROUP]]
+        lease = lease_of(group, group.progress[partition.id], id.offset)
+        return None if lease is None else now + lease.deadline - shard.clock.monotonic()
+
+    return shard.look(question)[0]
 
 
 def task_type(shard: Shard, id: MessageId) -> str | None:

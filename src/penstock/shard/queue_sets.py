@@ -199,7 +199,11 @@ class QueueSets:
             queue_set.wake(1, waiter.woken)
 
     def wake_all(self, number: int) -> None:
-        """Wake everyone: the shard is over, or its clock has jumped."""
+        """Wake everyone, to look at every queue: the shard is over, its clock has jumped, or much was resumed."""
+        for queue, sets in self._of_queue.items():
+            for queue_set, ring in sets:
+                if queue not in queue_set.denied:
+                    ring[queue] = None
         for queue_set in list(self.by_key.values()):
             queue_set.wake(len(queue_set.line), number)
 

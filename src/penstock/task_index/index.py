@@ -22,7 +22,7 @@ from penstock.delivery.entries import Entry, TasksPurged
 from penstock.delivery.progress import span_of
 from penstock.delivery.tasks import is_settled
 from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
-from penstock.model_tasks import TaskFilter, TaskPage, TaskView
+from penstock.model_tasks import TaskCounts, TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound, Target
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.task_changes import Known, id_bytes, id_text
@@ -302,6 +302,10 @@ class TaskIndex:
         """The next of the tasks that match, newest first, for an operation that ends or forgets them."""
         now = self._shard.clock.now()
         return self._ask(lambda connection, names: queries.targets(connection, filter, names, now, cursor, limit))
+
+    def counts(self) -> list[TaskCounts]:
+        """How many tasks of each queue are in each state."""
+        return self._ask(lambda connection, names: queries.counts(connection, names, self._shard.clock.now()))
 
     def count(self, filter: TaskFilter) -> int:
         """How many tasks match."""

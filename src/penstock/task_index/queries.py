@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -18,7 +19,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
-from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
+from penstock.model_tasks import Run, TaskCounts, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound, Target
 from penstock.storage.task_changes import FINAL_FROM, Code, id_text
 from penstock.storage.task_rows import Identity, Key
@@ -34,7 +35,8 @@ COLUMNS: Final = (
     "worker", "submitted_at", "due_at", "started_at", "finished_at", "outcome", "args", "kwargs", "result", "progress",
     "error", "timeout_seconds", "depends_on", "workflow", "schedule", "message_key", "trace",
 )  # fmt: skip
-SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks"
+_RUN_ENDED: Final = "(SELECT max(ended_at) FROM runs WHERE runs.number = tasks.number)"
+SELECT: Final = f"SELECT {', '.join(COLUMNS)}, {_RUN_ENDED} FROM tasks"
 _STATES: Final = {
     Code.BLOCKED: TaskState.BLOCKED,
     Code.RUNNING: TaskState.RUNNING,
@@ -84,7 +86,7 @@ def view(row: Sequence[Any], names: Names, now: int, runs: tuple[Run, ...] = ())
     (
         _, task_id, type_, queue, partition, position, code, priority, max_attempts, attempt,
         worker, submitted_at, due_at, started_at, finished_at, _, args, kwargs, result, progress,
-        error, timeout_seconds, depends_on, workflow, schedule, key, trace,
+        error, timeout_seconds, depends_on, workflow, schedule, key, trace, run_ended_at,
     ) = row  # fmt: skip
     args, kwargs = names.opened(queue, args, "[]"), names.opened(queue, kwargs, "{}")
     result, progress = names.opened(queue, result, None), names.opened(queue, progress, None)
@@ -109,6 +111,7 @@ def view(row: Sequence[Any], names: Names, now: int, runs: tuple[Run, ...] = ())
         due_at=to_datetime(due_at) if due_at else None,
         started_at=to_datetime(started_at) if started_at else None,
         finished_at=to_datetime(finished_at) if finished_at else None,
+        updated_at=to_datetime(max(submitted_at, started_at or 0, finished_at or 0, run_ended_at or 0)),
         timeout_seconds=timeout_seconds,
         depends_on=tuple(msgspec.json.decode(depends_on)) if depends_on else (),
         workflow=workflow,
@@ -127,7 +130,7 @@ def _message_id(names: Names, queue: int, partition: int, position: int) -> Mess
 
 def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) -> tuple[Run, ...]:
     """All attempts at a task, oldest first."""
-    task = dict(zip(COLUMNS, row, strict=True))
+    task = dict(zip(COLUMNS, row, strict=False))  # the instant at the end is for views
     runs = connection.execute(
         "SELECT attempt, worker, started_at, ended_at, outcome, error FROM runs WHERE number = ? ORDER BY started_at",
         (task["number"],),
@@ -274,6 +277,23 @@ def targets(
         search.after(cursor)
     rows = search.rows(connection, _TARGET, limit, lambda row: row[5:])
     return [Target(*row) for row in islice(rows, limit)]
+
+
+def counts(connection: sqlite3.Connection, names: Names, now: int) -> list[TaskCounts]:
+    """How many tasks of each queue are in each state."""
+    waiting = f"({int(Code.WAITING)}, {int(Code.FAILED)})"
+    rows = connection.execute(
+        f"SELECT queue, state, 0, count(*) FROM tasks WHERE state NOT IN {waiting} GROUP BY queue, state"
+    ).fetchall()
+    rows += connection.execute(
+        f"SELECT queue, state, due_at > ?, count(*) FROM tasks WHERE state IN {waiting} GROUP BY queue, state, 3",
+        (now,),
+    ).fetchall()
+    found: dict[str, Counter[str]] = {}
+    for queue, code, is_later, number in rows:
+        state = state_of(code, now + is_later, now)
+        found.setdefault(names.queues.get(queue, f"#{queue}"), Counter())[state.value] += number
+    return [TaskCounts(queue=queue, **states) for queue, states in sorted(found.items())]
 
 
 def count(connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int) -> int:

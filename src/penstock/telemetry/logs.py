@@ -21,11 +21,20 @@ from structlog.types import EventDict, Processor
 
 from penstock.errors import printable
 
-LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+TRACE: Final = 5  # below debug: every operation, and every step of a task
+LEVELS: Final = {
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 SECRETS: Final = ("token", "secret", "password", "authorization", "cookie", "api_key")
 HIDDEN: Final = "***"
 # What these say below a warning is ours to say, or nobody's.
 QUIET: Final = ("websockets", "asyncio", "grpc", "httpx", "httpcore")
+
+logging.addLevelName(TRACE, "TRACE")
 
 access_logger: Final = logging.getLogger("penstock.access")
 

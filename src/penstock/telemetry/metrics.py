@@ -71,6 +71,7 @@ FAMILIES: Final = {
         Family("penstock_task_runs", "counter", ("task_type", "outcome"), "Runs of tasks by how they ended."),
         Family("penstock_task_run_seconds", "histogram", ("task_type",), "How long runs of tasks take."),
         Family("penstock_blocked_tasks", "gauge", (), "Tasks that wait for their parents."),
+        Family("penstock_tasks", "gauge", ("state",), "Tasks by their state."),
         Family("penstock_workers", "gauge", ("state",), "Workers: alive, stuck, stopping or dead."),
         Family("penstock_abandoned_runs", "gauge", (), "Runs that workers could not break off."),
         Family("penstock_waiting_for_tasks", "gauge", (), "Tasks that somebody waits for the end of."),
@@ -246,6 +247,7 @@ class Metrics:
         yield numbers("penstock_abandoned_runs", [((), abandoned)])
         yield numbers("penstock_blocked_tasks", [((), self._shard.blocked_task_count)])
         yield numbers("penstock_waiting_for_tasks", [((), len(self._tasks.waiters))])
+        yield numbers("penstock_tasks", (((state.value,), count) for state, count in self._tasks.totals().items()))
 
     def _of_shard(self) -> Iterator[str]:
         journal, store, queues = self._shard.journal, self._shard.store, self._shard.queues()

@@ -27,6 +27,7 @@ from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
 from penstock.tasks.runs import unknown
 from penstock.tasks.signing import Signer
+from penstock.telemetry.logs import TRACE
 from penstock.worker.event_loop import NEVER, Ticker
 from penstock.worker.executors import Executor
 from penstock.worker.reports import FinishReporter
@@ -153,7 +154,8 @@ class Dispatcher:
 
     def accept(self, reply: LeaseReply, pieces: Iterable[Piece], requested_at: int) -> Lease:
         """Take what was leased, and start what can be started. `requested_at` is when the lease was requested."""
-        lease = Lease(reply.queue, reply.nonce, reply.count, requested_at + self._sure_us)
+        until, worker = requested_at + self._sure_us, self._settings.worker_id
+        lease = Lease(reply.queue, reply.nonce, reply.count, until, worker)
         now = self._clock.monotonic()
         for piece in pieces:
             for index, payload in enumerate(piece.payloads()):
@@ -229,6 +231,8 @@ class Dispatcher:
         run.stage = Stage.RUNNING
         run.has_slot = True
         self.started(run)
+        if logger.isEnabledFor(TRACE):
+            logger.log(TRACE, "started", extra=run.fields(queue=run.lease.queue))
         self._start_run(executor, run)
 
     def started(self, run: Run) -> None:
@@ -296,6 +300,8 @@ class Dispatcher:
         self._report(run, ending)
 
     def _count(self, run: Run, ending: Ending) -> None:
+        if logger.isEnabledFor(TRACE):
+            logger.log(TRACE, "ended", extra=run.fields(outcome=ending.outcome))
         if ending.outcome == "completed":
             self.completed += 1
         elif ending.outcome in ("failed", "dead"):

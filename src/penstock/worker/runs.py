@@ -52,10 +52,11 @@ class Lease:
     since nobody knows how long the reply was on its way, and less a margin too short to start anything in.
     """
 
-    __slots__ = ("due", "is_extending", "is_lost", "nonce", "queue", "sure_until", "unreported")
+    __slots__ = ("due", "is_extending", "is_lost", "nonce", "queue", "sure_until", "unreported", "worker")
 
-    def __init__(self, queue: str, nonce: int, count: int, sure_until: int = 0) -> None:
+    def __init__(self, queue: str, nonce: int, count: int, sure_until: int = 0, worker: str = "") -> None:
         self.queue = queue
+        self.worker = worker  # the id of the worker that has it
         self.nonce = nonce
         self.unreported = count  # runs of it that the broker has no report of
         self.is_lost = False
@@ -107,4 +108,5 @@ class Run:
     def fields(self, **more: Any) -> dict[str, Any]:
         """What its log lines carry."""
         envelope = self.envelope
-        return {"task_id": envelope.task_id, "task_type": envelope.task_type, "attempt": self.attempt, **more}
+        about = {"task_id": envelope.task_id, "task_type": envelope.task_type, "attempt": self.attempt}
+        return {"worker": self.lease.worker, **about, **more}

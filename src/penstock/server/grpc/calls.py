@@ -144,6 +144,7 @@ TASKS: Final[Mapping[str, Simple]] = {
     "StopOperation": Simple(ops.StopOperation),
     "ForgetWorker": Simple(ops.ForgetWorker),
     "ListWorkers": Simple(ops.Workers),
+    "CountTasks": Simple(ops.CountTasks),
     "ListSchedules": Simple(ops.Schedules),
     "SetSchedule": Simple(ops.SetSchedule, {"queue": DEFAULT_QUEUE}),
     "DeleteSchedule": Simple(ops.DeleteSchedule),

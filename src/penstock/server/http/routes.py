@@ -277,6 +277,7 @@ COMPOSED: Final = (
     ),
     Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
     Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
+    Route("GET", "/health", "get_health_short", "The same as /api/v1/health", actions.health, result=HEALTH.type),
     Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=models.StatusView),
     Route("GET", "/readyz", "get_readiness", "Does it take requests?", actions.readyz, result=Readiness),
     Route("GET", "/metrics", "get_metrics", "Metrics for Prometheus", actions.metrics, media="text/plain"),
