@@ -14,7 +14,7 @@ STREAM_FAULTS: Final = (
         "compacts-what-is-unread",
         "compaction does not ask what groups have settled",
         "delivery/compaction.py",
-        "            self.end = min(self.end, floors_of(core, queue)[number])\n",
+        "            self.end = min(self.end, floors_of(core, queue, [number])[number])\n",
         "            pass\n",
         LATEST,
     ),

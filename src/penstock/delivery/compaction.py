@@ -47,9 +47,9 @@ class Bounds:
             held = {offset for group in queue.groups.values() for offset in group.progress[number].offsets_in(LEASED)}
             self.held = np.union1d(self.held, np.array(sorted(held), np.int64))
         else:
-            self.end = min(self.end, floors_of(core, queue)[number])
+            self.end = min(self.end, floors_of(core, queue, [number])[number])
         if queue.options.retention_until_archived:
-            self.end = min(self.end, archived_of(queue).get(number, 0))
+            self.end = min(self.end, archived_of(queue, [number]).get(number, 0))
         first_held = int(self.held[0]) if len(self.held) else FOREVER
         self.tombstones_end = min(self.tombstones_end, self.end, first_held)
 

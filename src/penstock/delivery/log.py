@@ -449,5 +449,7 @@ def priority_of(partition: Partition, offset: int) -> int:
     if not partition.flags & layout.PRIORITY or offset < partition.start:
         return limits.priority_default
     extent = partition.extent_at(offset)
+    if not extent.first <= offset < extent.end:
+        return limits.priority_default  # compaction removed it
     priorities = extent.priorities()
     return limits.priority_default if priorities is None else int(priorities[offset - extent.first])

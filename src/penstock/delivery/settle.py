@@ -393,7 +393,7 @@ def origin_of(core: DeliveryState, letter: DeadLetter) -> tuple[Queue, Progress]
     if queue is None or partition is None or number is None:
         raise MessageNotFound(f"the origin {letter.origin} of a dead letter, or its group {letter.group!r}, is gone")
     progress = queue.groups[number].progress[partition.id]
-    if letter.origin.offset < partition.start:
+    if letter.origin.offset < partition.start or letter.origin.offset in partition.removed:
         raise MessageNotFound(f"{letter.origin} is no longer kept", hint="redrive it with an edit to push it again")
     if progress.dead_offsets is None or letter.origin.offset not in progress.dead_offsets:
         raise MessageNotFound(f"{letter.origin} is no longer dead in group {letter.group!r}")

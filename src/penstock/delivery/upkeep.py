@@ -8,7 +8,7 @@ shard. Until its turn has come, a lease that ran out is over all the same: `Deli
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -252,20 +252,18 @@ def _is_idle(group: Group, now: int) -> bool:
     return not is_kept and now - group.active_at > round(group.queue.options.group_expiry_seconds * 1_000_000)
 
 
-def floors_of(core: DeliveryState, queue: Queue) -> dict[int, int]:
-    """For each partition the lowest offset that any group may still need, be it to redrive it."""
+def floors_of(core: DeliveryState, queue: Queue, partitions: Iterable[int] | None = None) -> dict[int, int]:
+    """For some partitions, or all, the lowest offset that any group may still need, be it to redrive it."""
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     may_redrive = dlq is not None and dlq.groups[0].backlog > 0
     return {
-        partition.id: min(
-            group.progress[partition.id].floor(may_redrive=may_redrive) for group in queue.groups.values()
-        )
-        for partition in queue.partitions
+        number: min(group.progress[number].floor(may_redrive=may_redrive) for group in queue.groups.values())
+        for number in (range(len(queue.partitions)) if partitions is None else partitions)
     }
 
 
-def archived_of(queue: Queue) -> dict[int, int]:
-    """For each partition the first offset that the group `archive` has not passed; empty when there is none.
+def archived_of(queue: Queue, partitions: Iterable[int] | None = None) -> dict[int, int]:
+    """For some partitions, or all, the first offset that the group `archive` has not passed; empty when there is none.
 
     A group passes messages by acknowledging them or by a seek. Time and operators settle messages in every group (they
     expire, they are purged): where that happened only the last seek says what was archived.
@@ -273,7 +271,8 @@ def archived_of(queue: Queue) -> dict[int, int]:
     group = next((group for group in queue.groups.values() if group.is_archive), None)
     if group is None:
         return {}
-    return {progress.partition.id: _passed(progress) for progress in group.progress}
+    numbers = range(len(group.progress)) if partitions is None else partitions
+    return {number: _passed(group.progress[number]) for number in numbers}
 
 
 def _passed(progress: Progress) -> int:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from penstock import limits
+from penstock.batch import layout
 from penstock.delivery.compaction import Bounds, decide_compacted
 from penstock.delivery.entries import Int64s
 from penstock.delivery.log import Extent, Queue
@@ -28,6 +29,9 @@ from penstock.storage.extents import Extent as SealedExtent
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
     from penstock.storage.segments import SegmentStore
+
+
+PARTITIONS_AT_ONCE: Final = 256  # that learn of new places while the shard is held
 
 
 @dataclass(slots=True)
@@ -107,22 +111,29 @@ class Compactor:
 
         return store.drop(queue.id, removed, self._replace)
 
-    def _replace(self, gone: set[str], sealed: list[SealedExtent]) -> None:
-        """Files were replaced: each partition learns where its messages are now."""
+    def _replace(self, gone: set[str], old: list[SealedExtent], new: list[SealedExtent]) -> None:
+        """Files were replaced: each partition learns where its messages are now, some at a time."""
         shard = self._shard
-        runs: dict[tuple[int, int], list[Extent]] = {}
-        for extent in map(shard.extent_of, sealed):
-            runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
-        with shard.lock:
-            shard.check()
-            queues = list(shard.core.queues.values())
-        for queue in queues:
+        runs: dict[tuple[int, int], list[Extent]] = {(extent.queue, extent.partition): [] for extent in old}
+        for extent in map(shard.extent_of, new):
+            runs[extent.sealed.queue, extent.sealed.partition].append(extent)
+        positions = list(runs.items())
+        for first in range(0, len(positions), PARTITIONS_AT_ONCE):
             with shard.lock:
                 shard.check()
                 shard.changing = True
-                for partition in queue.partitions:
-                    partition.replace_files(gone, runs.get((queue.id, partition.id), []))
+                for (queue_id, number), extents in positions[first : first + PARTITIONS_AT_ONCE]:
+                    queue = shard.core.queues.get(queue_id)
+                    if queue is not None:
+                        self._replace_extents(queue, number, gone, extents)
                 shard.changing = False
+
+    def _replace_extents(self, queue: Queue, number: int, gone: set[str], extents: list[Extent]) -> None:
+        partition = queue.partitions[number]
+        partition.replace_files(gone, extents)
+        for extent in extents:
+            if extent.flags & layout.TTL:  # expiries are found by where extents begin
+                self._shard.core.index_expiry(queue, partition, extent)
 
 
 def portions(part: PartitionPlan) -> Iterator[tuple[Ranges, Int64s]]:

@@ -70,7 +70,7 @@ from penstock.storage.segment_files import SegmentFiles, segment_files
 from penstock.storage.task_rows import Identify, TaskRows
 
 OnMoved = Callable[[list[Extent]], None]
-Replaced = Callable[[set[str], list[Extent]], None]
+Replaced = Callable[[set[str], list[Extent], list[Extent]], None]
 Read = TypeVar("Read")
 
 READ_TRIES: Final = 5
@@ -257,7 +257,8 @@ class SegmentStore:
     def drop(self, queue: int, removed: compaction.Removed, replaced: Replaced) -> Freed:
         """Rewrite the files of a queue without what is removed; all of them are replaced at once.
 
-        `replaced` is called with the names of the files that are gone, and the extents in those that took their place.
+        `replaced` is called with the names of the files that are gone, the extents in them, and those that took their
+        place.
         """
         with self._changing:
             self._current.check()
@@ -270,8 +271,9 @@ class SegmentStore:
             new = sorted(extent for part in done for extent in part.extents)
             written = {part.file.name: part.file for part in done if part.file is not None}
             layer = Layer(files=written, extents=new, gone=Gone(files=sorted(names)))
-            self._current.change(layer, sorted(extent for name in names for extent in extents[name]))
-        replaced(names, new)
+            old = sorted(extent for name in names for extent in extents[name])
+            self._current.change(layer, old)
+        replaced(names, old, new)
         with self._changing:
             self._current.trim()
             freed = self._sweep()
