@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import embedded, growth, server, spark, table, tasks
+from bench import cluster, embedded, growth, server, spark, table, tasks
 from bench.measure import Row, Scale
 
 TABLES = {
+    "cluster": cluster.GROUPS,
     "embedded": embedded.GROUPS,
     "growth": growth.GROUPS,
     "server": server.GROUPS,

@@ -341,7 +341,7 @@ class PostgresJournal:
     def stale_refusal(self) -> PenstockError:
         """Why nothing is answered from memory."""
         hint = "PostgreSQL is away; try again in a moment"
-        return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=1.0, hint=hint)
+        return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=0.5, hint=hint)
 
     def alive(self, at: int | None = None) -> None:
         """The store has answered in this term; `at` is when it was asked, by the clock of the journal."""

@@ -24,7 +24,7 @@ T = TypeVar("T")
 READ_SECONDS: Final = 10.0
 CHANGE_SECONDS: Final = 30.0
 RETRY_SECONDS_MIN: Final = 0.02
-RETRY_SECONDS_MAX: Final = 1.0
+RETRY_SECONDS_MAX: Final = 0.25
 IDLE_MAX: Final = 2  # connections that are kept for later
 
 FENCE: Final = "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE"
