@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo ha-demo test browser postgresql check format web webcheck generate proto bench mutants nightly clean
+.PHONY: help setup run demo test browser postgresql ha-demo check format web webcheck generate proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin

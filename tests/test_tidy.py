@@ -90,7 +90,7 @@ LAYERS: dict[str, set[str]] = {
     "telemetry.meter": {"limits"},
     "telemetry.groups": {"delivery"},
     "rollups": CORE | SHARD | {"telemetry.meter", "telemetry.groups"},
-    "backup": CORE | SHARD,
+    "backup": CORE | SHARD | {"postgres"},
     "embedded": CORE
     | SHARD
     | {"operations", "access", "backup", "postgres", "rollups", "telemetry.meter", "telemetry.groups"},

@@ -16,13 +16,14 @@ from pyarrow import fs
 import penstock
 from penstock import operations as ops
 from penstock.access import encryption
-from penstock.backup import BackupSet, open_target, restore, snapshot_of
+from penstock.backup import BackupSet, DirectoryDestination, StoreDestination, open_target, restore, snapshot_of
 from penstock.backup.targets import DirectoryTarget, ObjectTarget
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock, SystemClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import (
+    BadRequest,
     Closed,
     Damaged,
     InvalidField,
@@ -34,12 +35,14 @@ from penstock.errors import (
 )
 from penstock.model import Message, to_datetime
 from penstock.model_tasks import ScheduleSpec, TaskState
+from penstock.postgres.store import PostgresStore
 from penstock.storage.disk import ReadOnlyDisk, RealDisk
 from penstock.verify import verify
 from tests.support.embedded_session import session_of
 from tests.support.operations import run_operation
 from tests.support.task_rig import id_of, task
 
+MIB = 1 << 20
 PASSPHRASE = "a long passphrase"
 DAILY = ScheduleSpec(name="daily", cron="0 3 * * *", task_type="tidy", queue="work", args=b"[1]")
 
@@ -67,14 +70,13 @@ def opened_set(place: Path | str) -> BackupSet:
     return BackupSet(open_target(os.fspath(place)))
 
 
-def payloads(directory: Path, **options: Any) -> list[bytes]:
+def payloads(directory: Path | str, **options: Any) -> list[bytes]:
     with penstock.open(directory, **options) as ps:
         return sorted(body(message) for message in ps.queue("q").read(limit=10_000))
 
 
 def restored(place: Path, directory: Path, **options: Any) -> Path:
-    disk = RealDisk(directory)
-    restore(opened_set(place), disk, **options)
+    restore(opened_set(place), DirectoryDestination(RealDisk(directory)), **options)
     found = verify(ReadOnlyDisk(directory), SystemClock().now())
     assert not found.problems
     return directory
@@ -177,9 +179,9 @@ def test_a_moment_is_chosen_by_its_id_or_by_a_time(data, place, tmp_path):
     moment = opened_set(place).moment(first.moment)
     assert len(payloads(restored(place, tmp_path / "by-time", at=to_datetime(moment.taken_at)))) == 5
     with pytest.raises(InvalidField, match="no moment"):
-        restore(opened_set(place), RealDisk(tmp_path / "x"), at="20200101T000000.000000Z")
+        restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / "x")), at="20200101T000000.000000Z")
     with pytest.raises(InvalidField, match="later"):
-        restore(opened_set(place), RealDisk(tmp_path / "x"), at=to_datetime(1))
+        restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / "x")), at=to_datetime(1))
 
 
 @pytest.mark.parametrize("is_a_directory", [True, False])
@@ -194,7 +196,7 @@ def test_what_is_not_empty_is_not_restored_into(data, place, tmp_path, is_a_dire
         (target / "mine").write_text("mine")
 
     with pytest.raises(InvalidField, match="not empty"):
-        restore(opened_set(place), RealDisk(target))
+        restore(opened_set(place), DirectoryDestination(RealDisk(target)))
 
     assert sorted(path.name for path in data.iterdir()) == before
 
@@ -212,7 +214,7 @@ def test_a_restore_that_was_interrupted_leaves_a_directory_that_nobody_opens(dat
         raise Stopped
 
     with pytest.raises(Stopped):
-        restore(opened_set(place), RealDisk(tmp_path / "half"), on_progress=stop)
+        restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / "half")), on_progress=stop)
     with pytest.raises(NotADataDirectory):
         penstock.open(tmp_path / "half")
 
@@ -235,7 +237,7 @@ def test_every_flipped_byte_of_a_set_is_found_by_verify_and_by_restore(data, pla
         if path.name != "PENSTOCK-BACKUP":  # a changed shard's id is seen by the next backup only
             assert opened_set(place).verify(), path
             with pytest.raises((Damaged, StorageError)):
-                restore(opened_set(place), RealDisk(tmp_path / f"new-{number}"))
+                restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / f"new-{number}")))
         path.write_bytes(before)
     assert opened_set(place).verify() == []
 
@@ -274,7 +276,7 @@ def test_a_set_of_another_shard_and_a_place_that_is_something_else_are_refused(d
             ps.backup("nonsense://x/y")
     with penstock.open(tmp_path / "other") as ps, pytest.raises(StorageError, match="another Penstock"):
         ps.backup(place)
-    with penstock.open_in_memory() as ps, pytest.raises(StorageError, match="in memory"):
+    with penstock.open_in_memory() as ps, pytest.raises(BadRequest, match="in memory"):
         ps.backup(place)
     with pytest.raises(NotADataDirectory):
         opened_set(tmp_path / "nowhere").moments()
@@ -481,7 +483,7 @@ def test_keys_and_users_are_left_out_unless_they_are_encrypted(data, place, tmp_
     assert not (plain / "access" / "access.json").exists()
     assert b"ann" not in (place / "access.sealed").read_bytes()
     with pytest.raises(NotAuthorised, match="passphrase"):
-        restore(opened_set(place), RealDisk(tmp_path / "wrong"), passphrase="not the passphrase")
+        restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / "wrong")), passphrase="not the passphrase")
     with penstock.open(restored(place, tmp_path / "whole", passphrase=PASSPHRASE)) as ps:
         assert record.id in [key.id for key in ps.session.execute(ops.ListKeys())]
 
@@ -511,7 +513,7 @@ def test_without_its_data_keys_an_encrypted_queue_is_not_opened_and_the_error_sa
     with penstock.open(data, master_key=key) as ps:
         ps.create_queue("q", encryption=True).push(b"secret")
         ps.backup(place)
-    restore(opened_set(place), RealDisk(tmp_path / "new"))
+    restore(opened_set(place), DirectoryDestination(RealDisk(tmp_path / "new")))
 
     with pytest.raises(StorageError, match="data key"):
         penstock.open(tmp_path / "new", master_key=key)
@@ -543,6 +545,43 @@ def test_who_does_not_own_the_broker_writes_only_to_places_that_are_configured(d
 # other places than a directory
 
 
+def test_a_store_in_postgresql_is_backed_up_and_restored_into_a_directory_and_into_another_store(
+    postgres, place, tmp_path
+):
+    with penstock.open(postgres.new_database()) as ps:
+        filled(ps)
+        ps.seal()
+        filled(ps, first=20)
+        ps.queue("q").lease(5).ack()
+        state = ps.backup(place)
+        filled(ps, first=40)
+
+    other = postgres.new_database()
+    moment = restore(opened_set(place), StoreDestination(PostgresStore(other)))
+    assert moment.id == state.moment
+    assert payloads(restored(place, tmp_path / "new")) == numbers(40)
+    with penstock.open(other) as ps:
+        assert sorted(body(message) for message in ps.queue("q").read(limit=100)) == numbers(40)
+        assert ps.queue("q").stats().groups["default"].acked == 5
+        ps.queue("q").push(b"40")
+        ps.seal()
+        assert ps.backup(place).status == "done"
+    with pytest.raises(InvalidField, match="not empty"):
+        restore(opened_set(place), StoreDestination(PostgresStore(other)))
+
+
+def test_a_directory_moves_into_a_store_by_way_of_a_backup(data, place, postgres):
+    with penstock.open(data) as ps:
+        ps.create_queue("q").push_many([os.urandom(MIB) for _ in range(9)])  # rows of the journal hold four
+        for _ in range(9):
+            ps.queue("q").push(os.urandom(MIB))
+        ps.backup(place)
+    url = postgres.new_database()
+    restore(opened_set(place), StoreDestination(PostgresStore(url)))
+
+    assert payloads(data) == payloads(url)
+
+
 def test_segments_at_another_location_come_along_and_are_local_in_the_restored_directory(data, place, tmp_path):
     with penstock.open(data, segments=tmp_path / "elsewhere") as ps:
         filled(ps)
@@ -568,5 +607,5 @@ def test_a_set_lies_wherever_pyarrow_reaches(data, tmp_path):
     assert len(backup_set.prune(2)) == 1
     assert backup_set.verify() == []
 
-    restore(backup_set, RealDisk(tmp_path / "new"))
+    restore(backup_set, DirectoryDestination(RealDisk(tmp_path / "new")))
     assert payloads(tmp_path / "new") == numbers(40)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.backup import BackupSet, open_target, restore
+from penstock.backup import BackupSet, DirectoryDestination, open_target, restore
 from penstock.client.handles import Penstock
 from penstock.clock import SystemClock
 from penstock.embedded.blocking import BlockingSession
@@ -87,7 +87,7 @@ def drill(folder: Path, cycle: int, reported: Reported) -> int:
     assert backup_set.verify() == []
     for id in ids:
         target = folder / f"restored-{cycle}-{id}"
-        restore(backup_set, RealDisk(target), at=id)
+        restore(backup_set, DirectoryDestination(RealDisk(target)), at=id)
         assert verify(ReadOnlyDisk(target), SystemClock().now()).problems == []
         # A moment that was stored and not reported any more has at least what those before it have.
         pushed, acked = reported.must_have.get(id, (set(), set()))

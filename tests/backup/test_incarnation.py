@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.backup import BackupSet, open_target, restore
+from penstock.backup import BackupSet, DirectoryDestination, open_target, restore
 from penstock.errors import InvalidField, LeaseLost, StorageError
 from penstock.history import open_history
 from penstock.history.broker_files import local_files
@@ -38,7 +38,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
         ps.queue("q").push_many([b"1", b"2"])
         ps.backup(tmp_path / "set")
         ps.queue("q").push(b"only in the first")
-    restore(BackupSet(open_target(str(tmp_path / "set"))), RealDisk(tmp_path / "second"))
+    restore(BackupSet(open_target(str(tmp_path / "set"))), DirectoryDestination(RealDisk(tmp_path / "second")))
     with penstock.open(tmp_path / "second") as ps:
         ps.queue("q").push(b"only in the second")
     return tmp_path / "first", tmp_path / "second"

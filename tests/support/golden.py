@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from penstock import Message
 from penstock import operations as ops
-from penstock.backup import BackupSet, open_target, restore, snapshot_of
+from penstock.backup import BackupSet, DirectoryDestination, open_target, restore, snapshot_of
 from penstock.backup.access_bundle import pack_access
 from penstock.batch import Batch
 from penstock.client.handles import Penstock
@@ -290,7 +290,7 @@ def restored(directory: Path, place: Path) -> Path:
     disk, backup_set = ReadOnlyDisk(directory), BackupSet(open_target(str(place / "set")))
     with backup_set.changing():
         backup_set.add(snapshot_of(disk, NOW), access=pack_access(disk, PASSPHRASE))
-    restore(backup_set, RealDisk(place / "restored"), passphrase=PASSPHRASE)
+    restore(backup_set, DirectoryDestination(RealDisk(place / "restored")), passphrase=PASSPHRASE)
     return place / "restored"
 
 

@@ -13,10 +13,21 @@ A moment's document is written last: a backup that was interrupted left nothing 
 next one removes them.
 """
 
+from penstock.backup.destinations import DirectoryDestination, StoreDestination
 from penstock.backup.moments import Moment, StoredFile
 from penstock.backup.restore import restore
 from penstock.backup.sets import BackupSet
 from penstock.backup.snapshot import Snapshot, snapshot_of
 from penstock.backup.targets import open_target
 
-__all__ = ["BackupSet", "Moment", "Snapshot", "StoredFile", "open_target", "restore", "snapshot_of"]
+__all__ = [
+    "BackupSet",
+    "DirectoryDestination",
+    "Moment",
+    "Snapshot",
+    "StoreDestination",
+    "StoredFile",
+    "open_target",
+    "restore",
+    "snapshot_of",
+]

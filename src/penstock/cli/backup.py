@@ -24,6 +24,7 @@ from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.backup import BackupSet, Moment
+    from penstock.backup.destinations import Destination
 
 PASSPHRASE: Final = "PENSTOCK_BACKUP_PASSPHRASE"  # noqa: S105 - its name
 
@@ -164,35 +165,60 @@ def prune(
 
 def restore(
     source: Annotated[str, typer.Argument(metavar="PLACE", help="The backup set: a directory or a URL.")],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The new data directory; it must be empty.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The new data directory; it must be empty.")
+    ] = None,
+    store: Annotated[
+        str, typer.Option("--store", metavar="URL", help="Instead: an empty store. Its password is in PGPASSFILE.")
+    ] = "",
     at: Annotated[
         str | None, typer.Option("--at", metavar="MOMENT", help="A moment, or a time: the last one before it.")
     ] = None,
     with_access: WithAccess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data directory from a backup, and verify it.
+    """Make a data directory, or a store in PostgreSQL, from a backup, and verify it.
 
     It begins a new incarnation: streaming queries and archives of the old history do not mistake it for theirs.
     """
     from penstock.backup import restore as restore_moment
     from penstock.backup.moments import is_moment_id
     from penstock.cli.storage import verified, write_verification
-    from penstock.storage.disk import RealDisk
 
+    if (data is None) == (not store):
+        raise CommandError("restore needs --data DIR or --store URL, and not both", hint="such as --data ./restored")
     backup_set = _opened(source)
     moment_at = at if at is None or is_moment_id(at) else human.instant(at)
     passphrase = _passphrase(is_new=False) if with_access else ""
     with output.progress("restoring", is_shown=not as_json) as tell:
-        moment = restore_moment(backup_set, RealDisk(data), at=moment_at, passphrase=passphrase, on_progress=tell)
-    found = verified(data, is_shown=not as_json)
+        destination = _destination_of(data, store)
+        moment = restore_moment(backup_set, destination, at=moment_at, passphrase=passphrase, on_progress=tell)
+    where = store or str(data)
+    found = verified(where, is_shown=not as_json)
     if as_json:
-        output.write_json({"data": str(data), **_as_json(moment), "problems": found.problems})
+        output.write_json({"data": where, **_as_json(moment), "problems": found.problems})
     else:
-        output.write(f"[green]✓[/] {escape(str(data))} holds the moment {moment.id}")
+        output.write(f"[green]✓[/] {escape(where)} holds the moment {moment.id}")
         write_verification(found)
     if found.problems:
         raise typer.Exit(SERVER_ERROR)
+
+
+def _destination_of(data: Path | None, store: str) -> Destination:
+    from penstock.backup import DirectoryDestination, StoreDestination
+    from penstock.storage.disk import RealDisk
+
+    if data is not None:
+        return DirectoryDestination(RealDisk(data))
+    from penstock.postgres.store import PostgresStore
+    from penstock.postgres.target import parse_store_url
+
+    if parse_store_url(store, None).has_password:
+        raise CommandError(
+            "--store: a password in the arguments of a process can be read by everybody on this machine",
+            hint="put it into PGPASSFILE",
+        )
+    return StoreDestination(PostgresStore(store))
 
 
 def _opened(place: str) -> BackupSet:

@@ -64,8 +64,11 @@ def status_of(link: Link) -> Status:
     """The version of a store; refused when the schema belongs to something else."""
     if link.one("SELECT to_regclass('penstock.store')::oid::bigint")[0] is None:  # type: ignore[index] # one row, always
         foreign = link.one(
-            "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('penstock') LIMIT 1"
+            "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('penstock')"
+            " ORDER BY relname <> 'store' LIMIT 1"
         )
+        if foreign == ("store",):  # another node has made it since
+            return status_of(link)
         if foreign is not None:
             raise NotADataDirectory(
                 f"the schema penstock holds {foreign[0]!r} and is no store of Penstock",
