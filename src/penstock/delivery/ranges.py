@@ -57,6 +57,8 @@ class Ranges:
         """All offsets of both."""
         if not len(self) or not len(other):
             return other if not len(self) else self
+        if int(other.firsts[0]) > int(self.ends[-1]):  # the usual case, and much cheaper
+            return Ranges(np.append(self.firsts, other.firsts), np.append(self.ends, other.ends))
         firsts, ends = np.concatenate([self.firsts, other.firsts]), np.concatenate([self.ends, other.ends])
         order = np.argsort(firsts, kind="stable")
         firsts, reached = firsts[order], np.maximum.accumulate(ends[order])

@@ -87,16 +87,18 @@ class Planner:
 
     def _partition(self, extents: Sequence[Extent], end: int) -> PartitionPlan:
         latest = LatestKeys()
-        ranges, tombstones = NO_RANGES, [np.empty(0, np.int64)]
+        ranges, tombstones = [NO_RANGES], [np.empty(0, np.int64)]
         for portion in self._portions(extents, latest):
             keys = pa.chunked_array([chunk for rows in portion for chunk in rows.keys.chunks], pa.string())
             offsets = np.concatenate([rows.offsets for rows in portion])
             superseded = latest.superseded(keys)
             old = np.concatenate([_or_none(rows.tombstones, rows.offsets) for rows in portion])
             may_go = offsets < end
-            ranges |= Ranges.of_offsets(offsets[superseded & may_go])
+            ranges.append(Ranges.of_offsets(offsets[superseded & may_go]))
             tombstones.append(offsets[old & ~superseded & may_go])
-        return PartitionPlan(ranges, np.concatenate(tombstones[::-1]))
+        # The newest portion came first.
+        firsts, ends = (np.concatenate([getattr(part, name) for part in ranges[::-1]]) for name in ("firsts", "ends"))
+        return PartitionPlan(Ranges(firsts, ends), np.concatenate(tombstones[::-1]))
 
     def _portions(self, extents: Sequence[Extent], latest: LatestKeys) -> Iterator[list[_Rows]]:
         """Messages in portions, the newest portion first, each in order of offset.
