@@ -47,6 +47,7 @@ lease_messages_max: Final = 100_000
 lease_names_max: Final = 10_000  # queues and prefixes in one lease over several queues
 lease_queues_max: Final = 64  # that one such lease takes messages from
 lease_quantum: Final = 16  # messages of a queue before it is the turn of the next, at least
+lease_sharers: Final = 4  # queues that share such a lease, as long as each has enough
 queue_sets_max: Final = 1_000  # kept between two such leases
 queue_set_seconds: Final = 60.0
 lease_seconds_default: Final = 30.0

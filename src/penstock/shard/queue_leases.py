@@ -1,8 +1,9 @@
 """A lease over several queues: one hold of the lock, one cap on messages, a lease for each queue that has something.
 
 Queues take turns. A queue gives its share of what may be leased, at least `lease_quantum` messages, and then goes to
-the end of its ring; so over time all queues with messages give the same number, and a reply is not made of single
-messages. A queue that has nothing leaves the ring until something becomes ready in it.
+the end of its ring; so over time all queues with messages give the same number. As long as they have enough, a reply is
+shared by `lease_sharers` queues, since every lease has its price. A queue that has nothing leaves the ring until
+something becomes ready in it.
 
 What cannot be leased from a queue that was named ends the poll with an error. A queue that only a prefix matches is
 left out instead: because it may not be consumed, has no such group, or the group has members.
@@ -108,7 +109,7 @@ class _Walk:
             queue_named(self._shard.core, name)
 
     def _serve(self, ring: Ring) -> None:
-        share = max(limits.lease_quantum, self._left // max(1, len(ring)))
+        share = max(limits.lease_quantum, self._left // max(1, min(len(ring), limits.lease_sharers)))
         limited: set[int] = set()
         while ring and self._left > 0 and len(self._leases) < limits.lease_queues_max:
             number = next(iter(ring))
