@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues, rollups, streams
+from bench.embedded import delays, depth, leasing, opening, partitions, pushing, queues, rollups, streams, timeline
 from bench.measure import Row, Scale
 
 GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
@@ -27,6 +27,7 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "rollups": rollups.cpu_share,
     "compaction": streams.compaction,
     "stages": streams.stages,
+    "timeline": timeline.one_message,
     "open journal": opening.full_journal_file,
     "open sealed": opening.sealed,
 }

@@ -52,7 +52,7 @@ def test_queues_in_json_have_names_that_stay(shop, run):
     assert set(orders) == {"name", "messages", "partitions", "bytes_stored", "paused", "push_paused", "groups"}
     assert set(orders["groups"][0]) == {
         "name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag",
-        "oldest_unsettled_at",
+        "oldest_unsettled_at", "paused",
     }  # fmt: skip
     assert quiet["paused"] is True
 
