@@ -11,6 +11,7 @@ from tests.mutants.fault import Fault
 from tests.mutants.postgres_faults import POSTGRES_FAULTS
 from tests.mutants.segment_faults import SEGMENT_FAULTS
 from tests.mutants.stream_faults import STREAM_FAULTS
+from tests.mutants.timeline_faults import TIMELINE_FAULTS
 
 # Those that every run of the tests plants: quick ones, of different kinds.
 SAMPLE: Final = frozenset(("no-fdatasync", "bad-crc-accepted", "attempts-off-by-one", "no-run-id", "any-host"))
@@ -102,54 +103,6 @@ FAULTS: Final = (
         "        if take.attempt_of(index) - lost >= (own or queue.options.max_attempts):",
         "        if take.attempt_of(index) - lost > (own or queue.options.max_attempts):",
         ("tests/behaviour/test_retries.py",),
-    ),
-    Fault(
-        "retry-error-not-persisted",
-        "the last error of what waits is in no checkpoint",
-        "shard/checkpoints.py",
-        "        if endings:\n            parts |=",
-        "        if False:\n            parts |=",
-        ("tests/behaviour/test_retries_in_sight.py",),
-    ),
-    Fault(
-        "pause-of-pushes-ignored",
-        "a queue whose pushes are paused takes them",
-        "delivery/admin.py",
-        "        if queue.is_shut:\n",
-        "        if False:\n",
-        ("tests/behaviour/test_pauses.py",),
-    ),
-    Fault(
-        "pause-forgotten",
-        "what is paused is in no checkpoint",
-        "shard/checkpoints.py",
-        "            core.pauses.restore(spare.pauses)\n",
-        "            core.pauses.restore([])\n",
-        ("tests/behaviour/test_pauses.py",),
-    ),
-    Fault(
-        "resume-wakes-nobody",
-        "whoever waits for messages is not woken when the broker is resumed",
-        "shard/engine.py",
-        "                    self.waiters.wake_all()\n",
-        "                    pass\n",
-        ("tests/behaviour/test_pauses.py",),
-    ),
-    Fault(
-        "events-twice",
-        "events that were sealed are read from the journal too",
-        "shard/timeline.py",
-        "place.id.offset, sealed)",
-        "place.id.offset, 0)",
-        ("tests/behaviour/test_timeline.py",),
-    ),
-    Fault(
-        "events-missed",
-        "row groups of events are passed over that hold the message",
-        "storage/event_lookup.py",
-        "(self.last_max >= offset)",
-        "(self.last_max > offset)",
-        ("tests/behaviour/test_timeline.py",),
     ),
     Fault(
         "dead-letter-twice",
@@ -553,6 +506,7 @@ FAULTS: Final = (
     *ACCESS_FAULTS,
     *BACKUP_FAULTS,
     *POSTGRES_FAULTS,
+    *TIMELINE_FAULTS,
     *ENCRYPTION_FAULTS,
     *SEGMENT_FAULTS,
     *STREAM_FAULTS,
