@@ -243,6 +243,7 @@ def broker_rows() -> list[Row]:
         Row("get_series", every, call(ops.GetSeries()), ("GET", "/history/series", None)),
         Row("get_series_of_queue", (MONITOR,), call(ops.GetSeries(Q)), ("GET", f"/history/series?queue={Q}", None)),
         Row("metrics", every, http=("GET", "//metrics", None)),
+        Row("query_history", looks("read", SOME), http=("POST", "/history/query", {"query": "select 1"})),
         Row("init_producer", looks("push", SOME), call(ops.InitProducer("p")), ("POST", "/producers", {"name": "p"})),
         Row("stage", (PUSH,), call(ops.Stage(Q, STAGED, 0, b"1"))),
         Row("commit_sink", (PUSH,), call(ops.CommitSink(Q, "sink", 0))),

@@ -449,6 +449,7 @@ LISTS = (
     ops.Schedules,
     ops.ListTasks,
     ops.ListOperations,
+    ops.CountTasks,
     ops.ListDataKeys,
 )
 

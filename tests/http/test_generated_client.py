@@ -27,7 +27,7 @@ GENERATOR = str(Path(__file__).parent.parent.parent / ".venv" / "openapi" / "bin
 VERBS = """
     ack begin cancel commit compact create delete erase explain extend finish forget get heartbeat join lease leave list
     nack pause peek purge push read redrive register reject release replace report resume retry revoke rewrap rotate
-    seal search seek set snooze stop submit update
+    count query seal search seek set snooze start stop submit sync update
 """
 
 

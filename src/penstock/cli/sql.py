@@ -31,8 +31,6 @@ from penstock.cli.exits import CommandError, explained
 from penstock.cli.options import AsJson, Since, Until
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable_error
 from penstock.cli.target import Broker
-from penstock.history import open_history
-from penstock.history.sql import SqlEngine
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -339,6 +337,9 @@ def sql(
 
 
 def _duckdb(where: str, since: datetime | None, until: datetime | None) -> Opened:
+    from penstock.history import open_history
+    from penstock.history.sql import SqlEngine
+
     @contextmanager
     def opened(bar: Bar) -> Iterator[Ask]:
         with closing(open_history(where)) as history:

@@ -13,6 +13,7 @@ import re
 from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 STATIC: Final = Path(__file__).parent / "static"
 PAGE: Final = "index.html"
@@ -71,6 +72,8 @@ class Files:
             return Reply(503, NOT_BUILT.encode(), _PAGE_HEADERS | {"content-type": "text/html; charset=utf-8"})
         if path in self._files and path != PAGE:
             return self._file(path, accepted, known)
+        if ".." in unquote(path).split("/"):
+            return Reply(404, b"there is no such page\n", {"content-type": "text/plain"})
         if "/" not in path and path.endswith((".js", ".css", ".svg", ".map", ".br", ".gz", ".json")):
             return Reply(404, b"there is no such file in this version\n", {"content-type": "text/plain"})
         return self._page(accepted, prefix)

@@ -142,14 +142,16 @@ _VARINT, _BYTES = 0, 2
 # How many values a field of a request may have, as in JSON. Those of a push, a settlement and an extension are counted
 # where they are read, together.
 COUNTS_MAX: Final[Mapping[str, Mapping[str, int]]] = {
-    "ClaimTasksRequest": {"queues": QUEUES_MAX},
+    "ClaimTasksRequest": {"queues": QUEUES_MAX, "task_types": limits.grpc_names_max},
     "FinishTasksRequest": {"finishes": limits.lease_messages_max},
     "GetTaskStatsRequest": {"queues": limits.grpc_names_max},
     "HeartbeatRequest": {"held": limits.partitions_max},
     "HeartbeatWorkerRequest": {"receipts": limits.lease_messages_max, "progress": CLAIMED_MAX},
-    "LeaseRequest": {"partitions": limits.partitions_max},
+    "LeaseRequest": {"partitions": limits.partitions_max, "task_types": limits.grpc_names_max},
+    "LeaseQueuesRequest": {"queues": limits.grpc_names_max, "task_types": limits.grpc_names_max},
     "NewTask": {"depends_on": limits.task_parents_max},
-    "StreamOpen": {"partitions": limits.partitions_max},
+    "ReplaceDeadLettersRequest": {"ids": limits.lease_messages_max, "messages": limits.lease_messages_max},
+    "StreamOpen": {"partitions": limits.partitions_max, "queues": limits.grpc_names_max},
     "StreamTaskUpdatesRequest": dict.fromkeys(("task_ids", "task_types", "queues"), limits.grpc_names_max),
     "SubmitTasksRequest": {"tasks": TASKS_MAX},
     "TransactRequest": {"operations": limits.lease_messages_max},
