@@ -230,6 +230,7 @@ class Link:
         )
 
     def _apply_settings(self) -> None:
+        self.script("SET statement_timeout = 0")  # before anything that one of a few milliseconds would end
         names = self.rows("SELECT name FROM pg_catalog.pg_settings WHERE name = ANY($1::text[])", _array(SETTINGS))
         known = {name for (name,) in names}  # older servers lack some
         self.script("; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items() if name in known))
