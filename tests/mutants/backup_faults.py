@@ -54,17 +54,17 @@ BACKUP_FAULTS: Final = (
         "restore-marker-first",
         "a directory that was not restored to the end is opened",
         "backup/restore.py",
-        "        _write_files(source, moment, disk, on_progress)\n",
-        "        write_marker(disk, bytes.fromhex(moment.shard), moment.directory_format, new_shard_id().hex())\n"
-        "        _write_files(source, moment, disk, on_progress)\n",
+        "        _write_files(source, moment, destination, on_progress)\n",
+        "        write_marker(destination.disk, bytes.fromhex(moment.shard), 5, new_shard_id().hex())\n"
+        "        _write_files(source, moment, destination, on_progress)\n",
         (_BACKUP,),
     ),
     Fault(
         "restore-same-incarnation",
         "a restored directory passes for the one that was backed up",
         "backup/restore.py",
-        "moment.directory_format, new_shard_id().hex())\n    finally",
-        "moment.directory_format)\n    finally",
+        "moment.directory_format, new_shard_id().hex())\n    return",
+        "moment.directory_format)\n    return",
         (_INCARNATION,),
     ),
     Fault(
