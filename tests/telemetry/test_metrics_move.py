@@ -104,7 +104,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         source: Any = server.broker.meter.key_source
         source.tick()
         server.broker.session.access.set_namespace("team-a", Quotas(queues=3))
-        server.broker.session.run(ops.PauseNamespace("team-a"))
+        await asyncio.to_thread(server.broker.session.run, ops.PauseNamespace("team-a"))
         shard = server.broker.shard
         with shard.lock:  # so that the sealer has to wait with the file that is full now
             monkeypatch.setattr(shard.journal, "check_space", lambda: False)
