@@ -239,39 +239,35 @@ class Engine:
 
     # time
 
-    def tick(self, now: int, monotonic: int) -> int:
+    def tick(self, now: int, monotonic: int) -> int:  # noqa: C901
         """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock.
 
         While sealed messages cannot be read, what needs them is put off.
         """
-        try:
-            return self._tick(now, monotonic)
+        core, did = self.core, 0
+        try:  # one function: every lease and every settle comes through here
+            if self.is_remote:
+                self._start_leases()
+            if now >> TICK_BITS > core.wheel.tick:
+                self.changing = True
+                did += self._advance(now)
+                self.changing = False
+            if core.deadlines and core.deadlines[0][0] <= monotonic:
+                did += self._end_leases(now, monotonic)
+            if core.expiries and core.expiries[0][0] <= now:
+                did += self._upkept(self._expired(now))
+            if now >= core.look_at:
+                did += self._evict(now)
+            if monotonic >= core.rosters.next_at:
+                did += self._end_sessions(now, monotonic)
+            if core.tasks.ripe:
+                did += self._free_tasks(now)
+            if now >= core.tasks.schedules.next_at:
+                did += self._fire(now)
         except ColumnNotLoaded:
             if monotonic >= self.put_off_until:
                 raise
             return self._tick_apart(now, monotonic)
-
-    def _tick(self, now: int, monotonic: int) -> int:
-        core = self.core
-        did = 0
-        if self.is_remote:
-            self._start_leases()
-        if now >> TICK_BITS > core.wheel.tick:
-            self.changing = True
-            did += self._advance(now)
-            self.changing = False
-        if core.deadlines and core.deadlines[0][0] <= monotonic:
-            did += self._end_leases(now, monotonic)
-        if core.expiries and core.expiries[0][0] <= now:
-            did += self._upkept(self._expired(now))
-        if now >= core.look_at:
-            did += self._evict(now)
-        if monotonic >= core.rosters.next_at:
-            did += self._end_sessions(now, monotonic)
-        if core.tasks.ripe:
-            did += self._free_tasks(now)
-        if now >= core.tasks.schedules.next_at:
-            did += self._fire(now)
         return did
 
     def let_time_happen(self) -> None:
