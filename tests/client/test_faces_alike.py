@@ -35,6 +35,7 @@ def public(kind: type) -> dict[str, object]:
 def plain(signature: inspect.Signature) -> str:
     """A signature without what must differ: events and generators of each face."""
     text = re.sub(r"AsyncGenerator\[(\w+)\]", r"Generator[\1, None, None]", str(signature))
+    text = re.sub(r"Awaitable\[(\w+)\]", r"\1", text)  # what a stream runs to
     return re.sub(r"\bAsync(Session|Pipeline)\b", r"\1", text)
 
 

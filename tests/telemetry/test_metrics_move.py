@@ -121,7 +121,8 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     before, after = asyncio.run(life())
 
-    counted = set(FAMILIES) - {"penstock_build"}  # which says 1 for ever
+    # The first says 1 for ever; the others need segments in object storage, and move in tests/segments/test_s3.py.
+    counted = set(FAMILIES) - {"penstock_build", "penstock_segment_cache_bytes", "penstock_segment_cache_reads"}
     assert set(after) >= counted
     assert sorted(name for name in counted if before.get(name) == after[name]) == []
     assert set(after["penstock_build_info"].values()) == {1.0}
