@@ -55,6 +55,7 @@ def work_on_tasks(caller: Caller, waiting: Caller) -> None:
     )
     assert caller.answer(call(caller, ops.FinishTasks([finish])))[0] == Type.OK
     assert caller.answer(call(caller, ops.HeartbeatWorker(WorkerInfo(worker_id="w1", abandoned=1))))[0] == Type.OK
+    assert caller.answer(call(caller, ops.CountTasks()))[0] == Type.OK  # whoever looks has the index follow
     call(waiting, ops.WaitTask(second.task_id, 60.0))
     waiting.send(Type.PING, b"")
     assert waiting.receive()[0] == Type.PONG  # so somebody waits by now
