@@ -85,15 +85,34 @@ def test_its_own_entries_are_found_in_the_journal(office):
     assert look(office, task_id) == "running"
     assert office.task(task_id).worker == "w7"
 
+    office.clock.advance(2)
     run.finish("failed", error="boom", delay_seconds=5)
     backlog(office)
     view = office.task(task_id)
     assert (view.state, view.error, view.attempt, len(view.runs)) == ("failed", "boom", 1, 1)
+    assert view.updated_at == view.runs[0].ended_at > view.started_at
 
     office.cancel(task_id)
     assert look(office, task_id) == "cancelled"
+    seen = office.task(task_id)
     caught_up(office)
-    assert office.task(task_id) == office.task(task_id)
+    assert office.task(task_id) == seen
+
+
+def test_when_a_task_changed_is_known_from_its_row_and_its_runs(office):
+    task_id = office.enqueue(max_attempts=3)
+    run = office.lease_one()
+    office.clock.advance(2)
+    run.finish("failed", error="boom", delay_seconds=5)
+    caught_up(office)
+    before = office.task(task_id)
+    assert before.updated_at == before.runs[0].ended_at
+    office.clock.advance(2)
+    backlog(office)
+
+    stays = position(office)
+    assert office.task(task_id) == before
+    assert position(office) == stays
 
 
 def test_a_task_that_the_task_index_does_not_know_yet_is_found(office):

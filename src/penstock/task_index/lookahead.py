@@ -67,7 +67,7 @@ def read_seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
     connection.execute("BEGIN")
     try:
         (position,) = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
-        rows = list(queries.rows_of(connection, ids))
+        rows = list(queries.rows_of(connection, ids, queries.STORED))
         runs = [
             run
             for row in rows

@@ -35,8 +35,9 @@ COLUMNS: Final = (
     "worker", "submitted_at", "due_at", "started_at", "finished_at", "outcome", "args", "kwargs", "result", "progress",
     "error", "timeout_seconds", "depends_on", "workflow", "schedule", "message_key", "trace",
 )  # fmt: skip
+STORED: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks"  # rows as they are stored, to store them elsewhere
 _RUN_ENDED: Final = "(SELECT max(ended_at) FROM runs WHERE runs.number = tasks.number)"
-SELECT: Final = f"SELECT {', '.join(COLUMNS)}, {_RUN_ENDED} FROM tasks"
+SELECT: Final = f"SELECT {', '.join(COLUMNS)}, {_RUN_ENDED} FROM tasks"  # rows for views
 _STATES: Final = {
     Code.BLOCKED: TaskState.BLOCKED,
     Code.RUNNING: TaskState.RUNNING,
@@ -155,12 +156,12 @@ def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) ->
     )
 
 
-def rows_of(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+def rows_of(connection: sqlite3.Connection, ids: Iterable[bytes], select: str = SELECT) -> Iterator[tuple[Any, ...]]:
     """The rows of some tasks; unknown ones are left out."""
     all_ids = list(ids)
     for start in range(0, len(all_ids), IDS_AT_ONCE):
         part = all_ids[start : start + IDS_AT_ONCE]
-        yield from connection.execute(f"{SELECT} WHERE task_id IN ({', '.join('?' * len(part))})", part)
+        yield from connection.execute(f"{select} WHERE task_id IN ({', '.join('?' * len(part))})", part)
 
 
 def parent_of(row: Sequence[Any], names: Names, now: int) -> ParentFound:
