@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import operations as ops
 from penstock.batch import Batch
+from penstock.clock import ManualClock
 from penstock.delivery.entries import Closing, Leased, decode
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
@@ -190,3 +191,18 @@ def test_stopped_owners_that_wake_up_are_fenced_each_time(start_node):
             thread.join()
             confirmed += counts[0]
             assert queue.stats().messages == confirmed
+
+
+def test_the_time_of_a_new_owner_is_never_before_the_newest_message(url):
+    clock = ManualClock()
+    session = open_session(url, clock=clock)
+    clock.advance(3600)
+    push(session, 1)
+    session.close()
+
+    behind = open_session(url, clock=ManualClock())  # of a server that was promoted, say
+    push(behind, 1)
+    first, second = (message.pushed_at for message in BlockingSession(behind).execute(ops.Read("q")))
+
+    assert first is not None and second is not None and second >= first  # noqa: PT018
+    behind.close()

@@ -149,8 +149,9 @@ class PostgresStore:
         journal.on_mark = self._mark
         return journal
 
-    def opened(self) -> list[Entry]:
-        """What must be durable before anything is served."""
+    def opened(self, latest: int) -> list[Entry]:
+        """What must be durable before anything is served. The clock of a server that was promoted may be behind."""
+        self._clock.start_at(latest)
         return [Closing(self._clock.now(), term=self.term, node=self.node)]
 
     def start(self) -> None:

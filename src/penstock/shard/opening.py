@@ -62,8 +62,8 @@ class Store(Protocol):
     def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> Journal:
         """The journal, refused when it ends before a sequence that was durable."""
 
-    def opened(self) -> list[Entry]:
-        """What must be durable before anything is served."""
+    def opened(self, latest: int) -> list[Entry]:
+        """What must be durable before anything is served. `latest` is when the newest message was pushed."""
 
     def start(self) -> None:
         """The shard is served from now on."""
@@ -91,7 +91,7 @@ class DirectoryStore:
     def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> Journal:
         return FileJournal(self.disk, shard_id, known_durable=known_durable, unseal=unseal, **self._sizes)
 
-    def opened(self) -> list[Entry]:
+    def opened(self, latest: int) -> list[Entry]:
         return []
 
     def start(self) -> None:
@@ -272,11 +272,17 @@ def _rebuild(shard: Shard) -> None:
 
 def _write_opened(shard: Shard, store: Store) -> None:
     """Say who serves from here on. It is durable with what `_close_interrupted` waits for."""
-    entries = store.opened()
+    entries = store.opened(_latest(shard.core))
     if entries:
         with shard.lock:
             shard.check()
             shard.upkeep_commit(entries)
+
+
+def _latest(core: DeliveryState) -> int:
+    """When the newest message was pushed that is still known; 0 when there is none."""
+    partitions = (partition for queue in core.queues.values() for partition in queue.partitions)
+    return max((partition.extents[-1].pushed_last_at() for partition in partitions if partition.extents), default=0)
 
 
 def _close_interrupted(shard: Shard, rng: random.Random) -> None:
