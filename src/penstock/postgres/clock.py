@@ -1,8 +1,8 @@
 """The clock of a shard in PostgreSQL: the store's time, and no time for leases while the store is away.
 
 Nodes need not agree about the time. An owner starts from the time of the server, and never before the newest message,
-so that time does not run back at a takeover. `monotonic`, by which leases and memberships end, stands still while a commit
-stalls: consumers cannot settle then, and must not lose their messages for it.
+so that time does not run back at a takeover. `monotonic`, by which leases and memberships end, stands still while a
+commit stalls: consumers cannot settle then, and must not lose their messages for it.
 """
 
 from __future__ import annotations
