@@ -66,7 +66,7 @@ def test_every_problem_of_every_source_is_reported_at_once_with_its_place():
         "penstock.toml:2: 'http_prot' is not a setting; did you mean 'http_port'?",
         "PENSTOCK_DURABILTY is not a setting; did you mean 'PENSTOCK_DURABILITY'?",
         "penstock.toml:4: tcp_port must be a port from 1 to 65535, 0 for any free one, or 'off', not 70000",
-        "PENSTOCK_LOG_LEVEL: log_level must be 'debug', 'info', 'warning' or 'error', not 'loud'",
+        "PENSTOCK_LOG_LEVEL: log_level must be 'trace', 'debug', 'info', 'warning' or 'error', not 'loud'",
         "--drain-seconds: drain_seconds must be seconds from 0 to 3600, not -1.0",
     ]
 

@@ -162,8 +162,8 @@ def test_a_broker_that_is_stopping_says_so_and_is_not_ready(server):
     receipt = server.lease("mail")[0]["receipt"]
     server.run(server.broker.drain())
 
-    for path in (PUSH, "/api/v1/queues/mail/pause"):
-        response = server.http.post(path, json=BODY)
+    for path, body in ((PUSH, BODY), ("/api/v1/queues/mail/pause", {})):
+        response = server.http.post(path, json=body)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
     assert server.http.get("/api/v1/queues").status_code == 200
     assert server.http.get("/readyz").status_code == 503

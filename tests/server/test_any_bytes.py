@@ -165,7 +165,7 @@ class Peer:
 @contextmanager
 def quick_broker(*, is_closed: bool = False) -> Iterator[Watched]:
     """A broker with short deadlines; one that is closed asks everybody who they are."""
-    soon = dict.fromkeys(("headers", "progress", "parting", "keep_alive", "write", "paused", "ping"), 0.3)
+    soon = dict.fromkeys(("headers", "progress", "lingering", "keep_alive", "write", "paused", "ping"), 0.3)
     with closing(Session(None)) as session:
         authenticator = Authenticator(session.access, session.clock, new_entry()) if is_closed else None
         gc.freeze()  # a collection of what others have left would count as ours

@@ -183,7 +183,7 @@ def test_every_wrong_setting_is_reported_at_once(tmp_path):
     assert refused.stderr.splitlines() == [
         "error: penstock.toml:1: 'tcp_prot' is not a setting; did you mean 'tcp_port'?",
         "error: PENSTOCK_HTTPPORT is not a setting; did you mean 'PENSTOCK_HTTP_PORT'?",
-        "error: penstock.toml:2: log_level must be 'debug', 'info', 'warning' or 'error', not 'loud'",
+        "error: penstock.toml:2: log_level must be 'trace', 'debug', 'info', 'warning' or 'error', not 'loud'",
         "error: --durability: durability must be 'fsync', 'interval' or 'os', not 'fast'",
         "hint:  docs/configuration.md lists every setting",
     ]

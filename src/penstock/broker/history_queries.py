@@ -36,6 +36,7 @@ class HistoryQueries:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._ends: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Future[int]] = set()  # processes that were killed and are not gone yet
 
     async def run(
         self,
@@ -89,7 +90,9 @@ class HistoryQueries:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._ends is not None:
             self._ends.cancel()
-        if self._process is None or self._process.returncode is not None:
+        if self._process is not None and self._process.returncode is not None:
+            self._end()
+        if self._process is None:
             pipe = asyncio.subprocess.PIPE
             words = (sys.executable, "-m", "penstock.history.child")
             self._process = await asyncio.create_subprocess_exec(
@@ -99,18 +102,23 @@ class HistoryQueries:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
+        waiting = asyncio.ensure_future(process.wait())
+        self._ending.add(waiting)
+        waiting.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """End the process."""
-        process = self._process
         if self._ends is not None:
             self._ends.cancel()
         self._end()
-        if process is not None:
-            await process.wait()
+        await asyncio.gather(*self._ending)
 
 
 class _Error(msgspec.Struct):
