@@ -32,10 +32,14 @@ def no_loss(history: History) -> Iterator[str]:
 def _is_excused(history: History, row: Row, place: Place, sent: Sent, group: str) -> bool:
     if history.queues[place.queue].get("retention_drops_unread"):
         return True
-    twins = [each for _, queue, each in history.pushed(*POSSIBLE) if queue == place.queue and _same_key(each, sent)]
-    if any(each.ttl_us for each in [sent, *twins]):
+    pushed = [each for each in history.pushed(*POSSIBLE) if each[1] == place.queue]
+    twins = [(push, each) for push, _, each in pushed if _same_key(each, sent)]
+    if sent.ttl_us or any(each.ttl_us for _, each in twins):
         return True
-    for other in history.rows[row.number :]:
+    # A duplicate of a push whose outcome was unknown: a purge between the two took what both are about.
+    found = {payload for read in history.of("read") for at, payload, _, _ in read.result if at == place}
+    origin = next((push for push, each in twins if each.payload in found), row)
+    for other in history.rows[origin.number :]:
         if other.outcome not in POSSIBLE:
             continue
         same = other.args.get("queue") == place.queue

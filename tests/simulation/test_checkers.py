@@ -86,6 +86,16 @@ def test_a_lost_message_is_found(story):
     assert len(list(checkers.no_loss(story.history))) == 1  # the group `other` never got it
 
 
+@pytest.mark.parametrize(("kept", "lost"), [(b"first", 0), (b"second", 2)])
+def test_a_purge_excuses_the_duplicate_of_an_earlier_push_only_if_that_one_is_there(story, kept, lost):
+    story.push(outcome=UNKNOWN, payload=b"first", dedup_key="d")
+    story._row("purge", queue="plain")
+    story.push(payload=b"second", dedup_key="d")
+    story.read((PLACE, kept, "d", 0))
+
+    assert len(list(checkers.no_loss(story.history))) == lost
+
+
 @pytest.mark.parametrize("outcome", [FAILED, None])
 def test_an_invented_message_is_found(story, outcome):
     if outcome is not None:
