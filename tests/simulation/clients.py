@@ -301,9 +301,8 @@ def lease(world: World, queue: str, group: str, count: int, seconds: float, *, a
 
 def pause(world: World, queue: str, paused: bool) -> None:
     """Hold a queue back, or let it flow."""
-    world.do(
-        "operator", "pause", lambda session: (None, run_operation(session, ops.Resume(queue))), queue=queue, to=paused
-    )
+    wanted = ops.Pause(queue) if paused else ops.Resume(queue)
+    world.do("operator", "pause", lambda session: (None, run_operation(session, wanted)), queue=queue, to=paused)
 
 
 def letters(world: World, queue: str) -> Row:
