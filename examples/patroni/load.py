@@ -21,6 +21,7 @@ class Load:
     def __init__(self, urls: list[str]) -> None:
         self._urls = urls
         self._is_over = threading.Event()
+        self._is_produced = threading.Event()  # the last push was answered: it may come after `_is_over`
         self.confirmed: set[int] = set()  # pushes that were answered
         self.tried = 0
         self.delivered: set[int] = set()
@@ -52,6 +53,12 @@ class Load:
         }
 
     def _produce(self) -> None:
+        try:
+            self._push_until_over()
+        finally:
+            self._is_produced.set()
+
+    def _push_until_over(self) -> None:
         with self._connected() as ps:
             queue = ps.queue(QUEUE)
             while not self._is_over.is_set():
@@ -68,7 +75,7 @@ class Load:
     def _consume(self) -> None:
         with self._connected() as ps:
             queue = ps.queue(QUEUE)
-            while not (self._is_over.is_set() and self.confirmed <= self.delivered):
+            while not (self._is_produced.is_set() and self.confirmed <= self.delivered):
                 with suppress(PenstockError):
                     for delivery in queue.lease(100, wait=0.2):
                         number = int(_bytes(delivery.payload))

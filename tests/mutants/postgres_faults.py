@@ -80,8 +80,8 @@ POSTGRES_FAULTS: Final = (
         "served-before-opened",
         "an owner serves before it has said durably that it is one",
         "shard/opening.py",
-        "            shard.upkeep_commit(entries)\n\n\ndef _close_interrupted",
-        "            pass\n\n\ndef _close_interrupted",
+        "            shard.upkeep_commit(entries)\n\n\ndef _latest",
+        "            pass\n\n\ndef _latest",
         (f"{ZOMBIES}::test_a_new_owner_has_said_so_durably_before_it_serves",),
     ),
     Fault(
