@@ -295,7 +295,7 @@ def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) 
 
 
 def _with_implied(changes: Mapping[str, Any], base: QueueOptions | None) -> Mapping[str, Any]:
-    """A queue that begins to keep the latest message of each key keeps it for ever, unless it is told otherwise."""
+    """A queue that begins to keep the latest message of each key keeps it for good, unless options say otherwise."""
     begins = changes.get("compaction") == "latest" and (base is None or base.compaction == "none")
     return {"retention_seconds": None, "retention_bytes": None, **changes} if begins else changes
 

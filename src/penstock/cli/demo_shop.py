@@ -22,7 +22,7 @@ from penstock.cli import output
 from penstock.cli.dashboard import new_link
 from penstock.cli.target import CLIENT
 
-app = penstock.App("penstock://127.0.0.1:7710")  # the worker is told the real address
+app = penstock.App("penstock://127.0.0.1:7710")  # `run` moves it to the real address
 
 ORDERS: Final = "shop.orders"
 PAYMENTS: Final = "shop.payments"

@@ -110,7 +110,7 @@ class Ranges:
         return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
 
     def without(self, offsets: Int64s) -> Ranges:
-        """The same without some ascending offsets."""
+        """These offsets, without some ascending ones."""
         inside = offsets[[offset in self for offset in offsets.tolist()]] if len(offsets) else offsets
         if not len(inside):
             return self

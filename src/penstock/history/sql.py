@@ -52,7 +52,6 @@ _MACROS: Final = (
     "decode(bytes) as system.main.decode(bytes), (bytes, encoding) as system.main.decode(bytes)",
 )
 Allows = Callable[[str], bool]  # whether the caller may read a queue
-Masks = Callable[[str, pa.RecordBatch], pa.RecordBatch]  # hides what the caller may not see of a queue's messages
 
 
 MESSAGE_COLUMNS: Final = (
@@ -106,7 +105,6 @@ class _View(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def __init__(self, history: History, moment: Moment, table: str, queues: Sequence[str], limits: Limits) -> None:
         self._history, self._moment, self._table = history, moment, table
         self._queues, self._limits = queues, limits
-        self.masks: Masks | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -123,7 +121,6 @@ class _View(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def _batches(self, names: list[str], wanted: list[str], filter: Any) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self.schema.field(name) for name in names])
         for batch in self._history.read(self._slices(), names):
-            batch = batch if self.masks is None else self.masks(self._table, batch)
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
             yield (batch if filter is None else batch.filter(filter)).select(wanted)
 
@@ -142,10 +139,10 @@ class _View(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 class SqlEngine:
     """Answers statements over one history. For one thread at a time."""
 
-    def __init__(self, history: History, *, allows: Allows = lambda queue: True, masks: Masks | None = None) -> None:
+    def __init__(self, history: History, *, allows: Allows = lambda queue: True) -> None:
         with extra("sql", "penstock sql"):
             import duckdb
-        self._history, self._allows, self._masks = history, allows, masks
+        self._history, self._allows = history, allows
         self._duckdb = duckdb
 
     def query(
@@ -164,7 +161,6 @@ class SqlEngine:
                     continue
                 table = name if queue is None else MESSAGES
                 view = _View(self._history, moment, table, queues if queue is None else [queue], limits)
-                view.masks = self._masks
                 database.register(name, view)
             try:
                 return _first(database.sql(text).to_arrow_reader(10_000), rows_max)

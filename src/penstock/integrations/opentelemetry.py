@@ -107,7 +107,7 @@ class OpenTelemetry(Observer):
         )
 
     def middleware(self) -> Middleware:
-        """The same for the tasks of an app: enqueueing one, and each of its runs."""
+        """Middleware for the tasks of an app: spans for enqueueing one, and for each of its runs."""
         return TaskSpans(self)
 
     def handler(self, level: int = logging.INFO) -> logging.Handler:

@@ -94,7 +94,7 @@ class PostgresJournal:
         self.failed: BaseException | None = None
         self.on_rotate: Callable[[], None] = lambda: None
         self.on_fail: Callable[[], None] = lambda: None
-        self.on_mark: Callable[[int], object] = lambda sequence: None  # told now and then how far it is durable
+        self.on_mark: Callable[[int], object] = lambda sequence: None  # called with the durable sequence
         self._disk = disk
         self._fenced = fenced
         self._shard_id = shard_id

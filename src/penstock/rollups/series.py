@@ -100,7 +100,7 @@ class _Table:
         self._observe("latency", step, part.latencies(ids))
 
     def _row_of(self, part: Slice, ids: list[int]) -> Int64s | None:
-        """The columns of the queue; of all its incarnations, where it was made anew within the slice."""
+        """The columns of the queue; of all its incarnations, where it was re-created within the slice."""
         rows = [row for row in map(part.row, ids) if row is not None]
         minute = part.at // 60
         if not rows:

@@ -33,7 +33,7 @@ class GroupRow(NamedTuple):
 
 
 class Pace:
-    """Lets go of the interpreter every `STEPS_MAX` steps."""
+    """Yields the interpreter every `STEPS_MAX` steps."""
 
     def __init__(self) -> None:
         self._steps = 0
