@@ -1,6 +1,8 @@
 """The cluster table: a shard in PostgreSQL beside the same server used directly, and how soon somebody else serves.
 
-The server is the benchmark's own, on a real disk, with fsync on. Whatever is compared takes turns within a round.
+The server is the benchmark's own, on a real disk, with fsync on and what else PostgreSQL sets by itself. Whatever is
+compared takes turns within a round, over the same kind of connection and with the same durability; a ratio is printed
+with its spread over the rounds. CPU time is that of everybody at work: client, node and all processes of the server.
 """
 
 from __future__ import annotations
@@ -10,16 +12,17 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
 import psycopg
 
 import penstock
-from bench.measure import Row, Scale, interleaved, per_second
+from bench.measure import Row, Scale, per_second, rounds_of, spread
 from penstock.embedded.session import Session
 from penstock.postgres.store import PostgresStore
 from tests.support.nodes import NodeProcess
@@ -28,32 +31,87 @@ from tests.support.postgres import PostgresServer
 BATCH = 1_000
 PAYLOAD = os.urandom(50).hex().encode()  # 100 bytes
 CONCURRENT = 64
+ROUNDS = 15
 QUIET = ("--http-port", "off", "--grpc-port", "off")
-TABLE = "CREATE TABLE IF NOT EXISTS messages (id bigserial PRIMARY KEY, payload bytea NOT NULL)"
+TABLE = "CREATE TABLE IF NOT EXISTS messages (id bigserial PRIMARY KEY, payload bytea NOT NULL, lease bigint)"
+INSERT = "INSERT INTO messages (payload) SELECT unnest(%b::bytea[])"
+NEXT = "SELECT id FROM messages WHERE lease IS NULL ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1000"
 
 
 @contextmanager
 def server() -> Iterator[PostgresServer]:
     """A server on a real disk."""
     os.environ.pop("PYTEST_DEBUG_TEMPROOT", None)
-    made = PostgresServer(shared_buffers="256MB", max_wal_size="4GB", checkpoint_timeout="1h")
+    made = PostgresServer(shared_buffers="256MB", max_wal_size="4GB", checkpoint_timeout="1h", autovacuum="on")
     try:
         yield made
     finally:
         made.close()
 
 
+class Rig:
+    """A node in a process of its own, a client of it, and a connection that uses the same server directly."""
+
+    def __init__(self, made: PostgresServer, node: NodeProcess, raw_url: str) -> None:
+        self.made = made
+        self.node = node
+        self.raw_url = raw_url
+        self.ps = penstock.connect(node.url())
+        self.connection = psycopg.connect(raw_url, autocommit=True)
+        self.connection.execute(TABLE)
+
+    def close(self) -> None:
+        self.ps.close()
+        self.connection.close()
+
+    def cpu_seconds(self) -> float:
+        """Of this process, the node and the server, until now."""
+        postmaster = psutil.Process(self.made.pid())
+        processes = [psutil.Process(), psutil.Process(self.node.process.pid), postmaster, *postmaster.children()]
+        return sum(_cpu_seconds(process.pid) for process in processes)
+
+    def measured(self, count: int, work: Callable[[], object], cpu: list[float]) -> Callable[[], float]:
+        """The rate of some work; the CPU time of one of the `count` things is added to `cpu`, in milliseconds."""
+
+        def accounted() -> None:
+            before = self.cpu_seconds()
+            work()
+            cpu.append((self.cpu_seconds() - before) / count * 1000)
+
+        return lambda: per_second(count, accounted)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of the threads of a process. What psutil says is in hundredths of a second: too coarse for one round."""
+    nanoseconds = 0
+    with suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
+
+
 @contextmanager
-def broker() -> Iterator[tuple[PostgresServer, NodeProcess, psycopg.Connection[Any]]]:
-    """A node in a process of its own, and a connection that uses the same server directly."""
+def broker() -> Iterator[Rig]:
+    """A node on a new server."""
     with server() as made, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         node = NodeProcess(made.new_database(), "a", Path(name), *QUIET)
         try:
-            with psycopg.connect(made.new_database(), autocommit=True) as connection:
-                connection.execute(TABLE)
-                yield made, node, connection
+            rig = Rig(made, node, made.new_database())
+            try:
+                yield rig
+            finally:
+                rig.close()
         finally:
             node.close()
+
+
+def compared(what: str, ours: list[float], raw: list[float], raw_what: str, least: float | None = None) -> Row:
+    """A row of rates: medians, and the spread of their ratio over the rounds."""
+    value, limit = median(ours), median(raw)
+    raw_what = f"{raw_what}; {spread(ours, raw)} ×"
+    if least is None:
+        return Row(what, value, "msg/s", limit, raw_what)
+    return Row(what, value, "msg/s", limit, raw_what, least * limit, f"≥ {least:g} ×")
 
 
 def copied(connection: psycopg.Connection[Any], count: int) -> None:
@@ -65,75 +123,92 @@ def copied(connection: psycopg.Connection[Any], count: int) -> None:
                 copy.write_row((PAYLOAD,))
 
 
-def inserted(connection: psycopg.Connection[Any], count: int) -> None:
+def inserted(connection: psycopg.Connection[Any], count: int, rows: int = BATCH) -> None:
     """The same by INSERT of many rows."""
-    sql = "INSERT INTO messages (payload) SELECT unnest(%b::bytea[])"
+    for _ in range(count // rows):
+        connection.execute(INSERT, ([PAYLOAD] * rows,))
+
+
+def pushed(queue: penstock.Queue, count: int) -> None:
+    """The same into a queue."""
     for _ in range(count // BATCH):
-        connection.execute(sql, ([PAYLOAD] * BATCH,))
+        queue.push_many([PAYLOAD] * BATCH)
 
 
 def bulk(scale: Scale) -> list[Row]:
     """Batches of 1,000 × 100 B: over TCP into a queue, and directly as rows."""
-    count = scale(50_000)
-    with broker() as (_, node, connection), penstock.connect(node.url()) as ps:
-        queue = ps.queue("bulk")
-
-        def pushed() -> None:
-            for _ in range(count // BATCH):
-                queue.push_many([PAYLOAD] * BATCH)
-
-        ours, copy, insert = interleaved(
-            lambda: per_second(count, pushed),
-            lambda: per_second(count, lambda: copied(connection, count)),
-            lambda: per_second(count, lambda: inserted(connection, count)),
+    count = max(BATCH, scale(20_000))
+    with broker() as rig:
+        queue, ours_ms, raw_ms = rig.ps.queue("bulk"), list[float](), list[float]()
+        ours, copy, insert = rounds_of(
+            rig.measured(count, lambda: pushed(queue, count), ours_ms),
+            lambda: per_second(count, lambda: copied(rig.connection, count)),
+            rig.measured(count, lambda: inserted(rig.connection, count), raw_ms),
+            rounds=ROUNDS,
         )
-        raw, what = max((copy, "COPY of the same rows"), (insert, "multi-row INSERT of the same rows"))
-    return [Row("push 1,000 × 100 B over TCP", ours, "msg/s", raw, what, 2 * raw, "≥ 2 ×")]
+    raw, how = max((copy, "COPY"), (insert, "multi-row INSERT"), key=lambda pair: median(pair[0]))
+    cpu, raw_cpu = median(ours_ms) * BATCH, median(raw_ms) * BATCH
+    return [
+        compared("push 1,000 × 100 B over TCP", ours, raw, f"{how} of the same rows", 2),
+        Row("the same, CPU time per 1,000", cpu, "ms", raw_cpu, f"multi-row INSERT; {spread(ours_ms, raw_ms)} ×"),
+    ]
 
 
 def wal(scale: Scale) -> list[Row]:
     """Bytes of PostgreSQL's log per byte of messages. Pages that are new have no full-page images."""
     count = scale(100_000)
     sql = "SELECT pg_current_wal_insert_lsn() - '0/0'"
-    with broker() as (_, node, connection), penstock.connect(node.url()) as ps:
-        queue = ps.queue("bulk")
+    with broker() as rig:
+        queue = rig.ps.queue("bulk")
         queue.push_many([PAYLOAD] * BATCH)
-        connection.execute("CHECKPOINT")
+        rig.connection.execute("CHECKPOINT")
         queue.push_many([PAYLOAD] * BATCH)  # the pages that are written to now had their images
 
         def position() -> int:
-            row = connection.execute(sql).fetchone()
+            row = rig.connection.execute(sql).fetchone()
             assert row is not None
             return int(row[0])
 
         before, size = position(), queue.stats().bytes_stored
-        for _ in range(count // BATCH):
-            queue.push_many([PAYLOAD] * BATCH)
+        pushed(queue, count)
         ratio = (position() - before) / (queue.stats().bytes_stored - size)
     return [Row("WAL per byte stored, in bulk", ratio, "×", None, "", 1.15, "≤ 1.15", True)]
 
 
 def singles(scale: Scale) -> list[Row]:
-    """One message at a time, and 64 at once."""
-    alone, many = scale(2_000), scale(20_000)
-    with broker() as (made, node, connection), penstock.connect(node.url()) as ps:
-        queue = ps.queue("single")
+    """One message at a time. What PostgreSQL itself needs for a commit is between the bare disk and us."""
+    count = scale(300)
+    with broker() as rig:
+        queue, ours_ms, raw_ms = rig.ps.queue("single"), list[float](), list[float]()
 
-        def one_by_one() -> None:
-            for _ in range(alone):
+        def push() -> None:
+            for _ in range(count):
                 queue.push(PAYLOAD)
 
-        ours, bare = interleaved(
-            lambda: per_second(alone, one_by_one), lambda: per_second(alone, lambda: synced(made.directory, alone))
+        ours, row, bare = rounds_of(
+            rig.measured(count, push, ours_ms),
+            rig.measured(count, lambda: committed(rig.connection, count), raw_ms),
+            lambda: per_second(count, lambda: synced(rig.made.directory, count)),
+            rounds=ROUNDS,
         )
-        together, raw = interleaved(
-            lambda: per_second(many, lambda: asyncio.run(concurrent(node.url(), many))),
-            lambda: per_second(many, lambda: coalesced(connection, many)),
-        )
+    libpq = "a row and a commit each, by libpq"
+    cpu = f"{libpq}; {spread(ours_ms, raw_ms)} ×"
     return [
-        Row("push one at a time over TCP", ours, "msg/s", bare, "write + fdatasync", 0.7 * bare, "≥ 0.7 ×"),
-        Row("64 concurrent pushes over TCP", together, "msg/s", raw, "64 rows per INSERT, by its client", raw, "≥ 1 ×"),
+        compared("push one at a time over TCP", ours, bare, "write + fdatasync", 0.7),
+        compared("the same", ours, row, libpq),
+        compared(f"PostgreSQL: {libpq}", row, bare, "write + fdatasync"),
+        Row("push one at a time, CPU time", median(ours_ms), "ms", median(raw_ms), cpu),
     ]
+
+
+def committed(connection: psycopg.Connection[Any], count: int) -> None:
+    """The least that PostgreSQL does to store one message and return its id: a prepared statement, no driver around."""
+    conn, name = connection.pgconn, b"one"
+    if connection.execute("SELECT 1 FROM pg_prepared_statements WHERE name = 'one'").fetchone() is None:
+        conn.prepare(name, b"INSERT INTO messages (payload) VALUES ($1) RETURNING id")
+    for _ in range(count):
+        result = conn.exec_prepared(name, [PAYLOAD], [1], 1)
+        assert result.ntuples == 1
 
 
 def synced(directory: Path, count: int) -> None:
@@ -145,8 +220,28 @@ def synced(directory: Path, count: int) -> None:
             os.fdatasync(file.fileno())
 
 
+def together(scale: Scale) -> list[Row]:
+    """64 callers who push one message after the other, each waiting for its own to be durable."""
+    count = scale(6_400)
+    with broker() as rig:
+        ours_ms, raw_ms = list[float](), list[float]()
+        ours, gathered, plain = rounds_of(
+            rig.measured(count, lambda: asyncio.run(concurrent(rig.node.url(), count)), ours_ms),
+            rig.measured(count, lambda: asyncio.run(coalesced(rig.raw_url, count)), raw_ms),
+            lambda: per_second(count, lambda: inserted(rig.connection, count, CONCURRENT)),
+            rounds=ROUNDS,
+        )
+    what, how = "64 concurrent pushes over TCP", "64 callers, gathered into INSERTs by their client"
+    cpu, raw_cpu = median(ours_ms) * BATCH, median(raw_ms) * BATCH
+    return [
+        compared(what, ours, gathered, how, 1),
+        compared("the same", ours, plain, "64 rows per INSERT, without callers"),
+        Row("the same, CPU time per 1,000", cpu, "ms", raw_cpu, f"{how}; {spread(ours_ms, raw_ms)} ×"),
+    ]
+
+
 async def concurrent(url: str, count: int) -> None:
-    """64 tasks, each pushing one message after the other."""
+    """Into a queue."""
     async with penstock.aio.connect(url) as ps:
         queue = ps.queue("single")
 
@@ -157,39 +252,70 @@ async def concurrent(url: str, count: int) -> None:
         await asyncio.gather(*(push() for _ in range(CONCURRENT)))
 
 
-def coalesced(connection: psycopg.Connection[Any], count: int) -> None:
-    """What 64 callers could do with PostgreSQL, were their messages gathered by the client."""
-    sql = "INSERT INTO messages (payload) SELECT unnest(%b::bytea[])"
-    for _ in range(count // CONCURRENT):
-        connection.execute(sql, ([PAYLOAD] * CONCURRENT,))
+async def coalesced(url: str, count: int) -> None:
+    """Into a table, by a client that gathers what its callers insert while the INSERT before is under way."""
+    waiting: list[tuple[bytes, asyncio.Future[int]]] = []
+    is_there, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    async def insert(payload: bytes) -> int:
+        future: asyncio.Future[int] = loop.create_future()
+        waiting.append((payload, future))
+        is_there.set()
+        return await future
+
+    async def caller() -> None:
+        for _ in range(count // CONCURRENT):
+            await insert(PAYLOAD)
+
+    async def send(connection: psycopg.AsyncConnection[Any]) -> None:
+        while True:
+            await is_there.wait()
+            is_there.clear()
+            batch = waiting.copy()
+            waiting.clear()
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(f"{INSERT} RETURNING id", ([payload for payload, _ in batch],))
+            for (_, future), (id,) in zip(batch, await cursor.fetchall(), strict=True):
+                future.set_result(id)
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        sender = asyncio.create_task(send(connection))
+        await asyncio.gather(*(caller() for _ in range(CONCURRENT)))
+        sender.cancel()
 
 
 def leases(scale: Scale) -> list[Row]:
-    """Leasing and acknowledging in bulk, and SKIP LOCKED … DELETE."""
-    count = scale(20_000)
-    taking = (
-        "DELETE FROM messages WHERE id IN (SELECT id FROM messages ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1000)"
-        " RETURNING payload"
-    )
-    with broker() as (_, node, connection), penstock.connect(node.url()) as ps:
-        queue = ps.queue("work")
+    """Leasing and acknowledging in bulk; SKIP LOCKED … DELETE, which forgets what its reader had when it dies; and a
+    lease that is as durable as ours.
+    """
+    count = max(BATCH, scale(10_000))
+    taking = f"DELETE FROM messages WHERE id IN ({NEXT}) RETURNING payload"
+    leasing = f"UPDATE messages SET lease = 1 WHERE id IN ({NEXT}) RETURNING id, payload"
+    with broker() as rig:
+        queue, connection = rig.ps.queue("work"), rig.connection
 
         def ours() -> float:
-            for _ in range(count // BATCH):
-                queue.push_many([PAYLOAD] * BATCH)
+            pushed(queue, count)
             return per_second(count, lambda: consume(queue, count))
 
-        def theirs() -> float:
-            copied(connection, count)
+        def take() -> None:
+            for _ in range(count // BATCH):
+                assert len(connection.execute(taking, binary=True).fetchall()) == BATCH
 
-            def take() -> None:
-                for _ in range(count // BATCH):
-                    connection.execute(taking).fetchall()
+        def lease() -> None:
+            for _ in range(count // BATCH):
+                ids = [id for id, _ in connection.execute(leasing, binary=True)]
+                connection.execute("DELETE FROM messages WHERE id = ANY(%b)", (ids,))
 
-            return per_second(count, take)
+        def theirs(work: Callable[[], None]) -> float:
+            inserted(connection, count)
+            return per_second(count, work)
 
-        value, raw = interleaved(ours, theirs)
-    return [Row("lease and ack 1,000 at a time", value, "msg/s", raw, "SKIP LOCKED … DELETE", 3 * raw, "≥ 3 ×")]
+        value, raw, durable = rounds_of(ours, lambda: theirs(take), lambda: theirs(lease), rounds=ROUNDS)
+    return [
+        compared("lease and ack 1,000 at a time", value, raw, "SKIP LOCKED … DELETE", 3),
+        compared("the same", value, durable, "UPDATE … SKIP LOCKED, then DELETE"),
+    ]
 
 
 def consume(queue: penstock.Queue, count: int) -> None:
@@ -283,6 +409,7 @@ GROUPS: dict[str, Callable[[Scale], list[Row]]] = {
     "bulk": bulk,
     "wal": wal,
     "singles": singles,
+    "together": together,
     "leases": leases,
     "takeover": takeover,
     "faults": faults,

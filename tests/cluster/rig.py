@@ -64,7 +64,7 @@ class Line:
         self.mend()
         for thread in self._threads:
             thread.join()
-        for each in (self._listener, *self._sockets):
+        for each in (self._listener, *list(self._sockets)):
             each.close()
 
     def _spawn(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -85,16 +85,25 @@ class Line:
             far = socket.create_connection(("127.0.0.1", self._port))
         except OSError:
             near.close()
+            self._sockets.remove(near)
             return
         self._sockets.append(far)
-        self._spawn(self._pump, near, far)
+        back = threading.Thread(target=self._pump, args=(near, far), daemon=True)
+        back.start()
         self._pump(far, near)
+        back.join()
+        for each in (near, far):  # there are many in a long run
+            each.close()
+            self._sockets.remove(each)
+
+    def pass_on(self, data: bytes, sink: socket.socket) -> None:
+        self._open.wait()
+        sink.sendall(data)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                self._open.wait()
-                sink.sendall(data)
+                self.pass_on(data, sink)
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -8,15 +8,27 @@ from tests.mutants.fault import Fault
 
 ZOMBIES: Final = "tests/postgres/test_zombies.py"
 UNKNOWN: Final = "tests/postgres/test_unknown_commits.py"
+LOOP: Final = "tests/postgres/test_loop_commits.py"
 
 POSTGRES_FAULTS: Final = (
     Fault(
         "append-without-term",
         "a former owner can still append",
-        "postgres/journal.py",
+        "postgres/journal_rows.py",
         "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE",
         "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term >= $2 FOR SHARE",
         (f"{ZOMBIES}::test_a_former_owner_appends_nothing_from_the_moment_of_the_takeover",),
+    ),
+    Fault(
+        "append-without-answer",
+        "an append that stored no row, because the term is over, counts as done",
+        "postgres/journal.py",
+        "        if not changed:\n            raise self._fenced.deposed()\n",
+        "",
+        (
+            f"{ZOMBIES}::test_a_former_owner_appends_nothing_from_the_moment_of_the_takeover",
+            f"{LOOP}::test_a_loop_whose_term_is_over_confirms_nothing",
+        ),
     ),
     Fault(
         "swap-without-term",
@@ -105,7 +117,7 @@ POSTGRES_FAULTS: Final = (
     Fault(
         "stale-answers",
         "an owner that may be deposed answers from memory",
-        "postgres/journal.py",
+        "postgres/stalls.py",
         "        return self.is_watched and self._clock.monotonic() - self._alive_at > STALE_US\n",
         "        return False\n",
         (f"{UNKNOWN}::test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_pushes",),

@@ -17,25 +17,29 @@ class FaultyLink(Link):
     """`fault` is asked before every statement what happens to it: one of `KINDS`, or nothing."""
 
     faults: FaultyLinks
+    texts: dict[bytes, str]  # of prepared statements
+    _fault = ""
 
-    def _run(self, sql: str, values: Sequence[Value], name: bytes | None) -> Any:
-        kind = self.faults.next(sql)
-        if kind == "unsent":
+    def _send(self, sql: str, values: Sequence[Value], name: bytes | None) -> None:
+        self._fault = self.faults.next(sql or self.texts[name or b""])
+        if self._fault == "unsent":
             raise self._lost("the test cut the wire before the statement")
-        if kind == "late":  # the server does it some time later, whatever the client thinks
-            texts: Any = [str(value).encode() if isinstance(value, int | str) else value for value in values]
-            formats = [int(isinstance(value, bytes)) for value in values]
-            if name is None:
-                self._conn.send_query_params(sql.encode(), texts, None, formats, 1)
-            else:
-                self._conn.send_query_prepared(name, texts, formats, 1)
+        super()._send(sql, values, name)
+        if self._fault == "late":  # the server does it some time later, whatever the client thinks
             while self._conn.flush():
                 pass
             raise self._lost("the test cut the wire behind the statement")
-        result = super()._run(sql, values, name)
-        if kind == "unanswered":
+
+    def _checked(self, result: Any) -> Any:
+        result = super()._checked(result)
+        if self._fault == "unanswered":
+            self._fault = ""
             raise self._lost("the test cut the wire before the answer")
         return result
+
+    def execute_prepared(self, name: bytes, sql: str, values: Sequence[Value]) -> int:
+        self.texts[name] = sql
+        return super().execute_prepared(name, sql, values)
 
 
 class FaultyLinks(Links):
@@ -54,7 +58,7 @@ class FaultyLinks(Links):
     def new(self, *, statement_seconds: float | None = None) -> Link:
         options = {} if statement_seconds is None else {"statement_seconds": statement_seconds}
         link = FaultyLink.__new__(FaultyLink)
-        link.faults = self
+        link.faults, link.texts = self, {}
         link.__init__(self.target, self.role, **options)  # type: ignore[misc]
         self._made.add(link)
         return link

@@ -16,8 +16,8 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import Damaged, OutcomeUnknown, Unavailable
 from penstock.journal import as_it_is
-from penstock.postgres.journal import STALE_US, STALL_US
 from penstock.postgres.schema import journal_table
+from penstock.postgres.stalls import STALE_US, STALL_US
 from penstock.postgres.store import PostgresStore
 from penstock.validation import lease_of
 from tests.behaviour.accounts import check_accounts
@@ -230,6 +230,27 @@ def test_no_lease_runs_out_while_a_commit_stalls(url):
     assert session.shard.leased_count() == 1
     journal._stalled_us, journal._waits_since = journal.stalled_us(), None
     assert journal.stalled_us() == 3600 * 1_000_000 - STALL_US
+    delivery.ack()
+    session.close()
+
+
+def test_no_lease_runs_out_while_nothing_is_heard_of_the_store(url):
+    clock = ManualClock()
+    session = Session(None, store=PostgresStore(url, node="test"), background=False, clock=clock)
+    ps = Penstock(BlockingSession(session))
+    ps.queue("q").push(b"1")
+    delivery = ps.queue("q").lease(lease_seconds=30)[0]
+    journal: Any = session.shard.journal
+    journal.is_watched = True
+    journal.alive()
+    clock.advance(3600)  # no heartbeat comes back, and nobody pushes
+    session.timekeeper.tick()
+    assert journal.stalled_us() == 3600 * 1_000_000 - STALE_US
+    journal.alive()  # it is back
+    for _ in range(4):
+        clock.advance(1)
+        journal.alive()
+    assert journal.stalled_us() == 3600 * 1_000_000 - STALE_US
     delivery.ack()
     session.close()
 

@@ -39,7 +39,7 @@ def programs() -> Path:
     """The directory of initdb and postgres."""
     on_path = shutil.which("initdb")
     if on_path:
-        return Path(on_path).parent
+        return Path(on_path).resolve().parent  # a link may stand for one of them alone
     found = sorted(Path(PROGRAMS).glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if not found:
         raise RuntimeError("the tests need PostgreSQL: apt-get install postgresql")
@@ -55,7 +55,7 @@ def free_port() -> int:
 class PostgresServer:
     """One server. `kill` and `start` it as often as a test likes."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, primary: PostgresServer | None = None, name: str = "", **settings: str) -> None:
         memory = Path("/dev/shm")
         base = memory if os.environ.get("PYTEST_DEBUG_TEMPROOT") == str(memory) else None
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=base))
@@ -73,6 +73,9 @@ class PostgresServer:
             self._as = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
             shutil.chown(self.directory, "postgres", "postgres")
         self.data = self.directory / "data"
+        if primary is not None:
+            self._copy(primary, name)
+            return
         self._run(
             "initdb",
             "--pgdata",
@@ -84,6 +87,33 @@ class PostgresServer:
             "--encoding=UTF8",
         )
         self.start()
+
+    @classmethod
+    def standby_of(cls, primary: PostgresServer, name: str) -> PostgresServer:
+        """A copy of a server that follows it under this name, once it is started."""
+        return cls(primary=primary, name=name)
+
+    def _copy(self, primary: PostgresServer, name: str) -> None:
+        source = f"host=127.0.0.1 port={primary.port} user=penstock"
+        self._run(
+            "pg_basebackup",
+            "--pgdata",
+            str(self.data),
+            "--dbname",
+            source,
+            "--wal-method=stream",
+            "--no-password",
+            "--no-sync",
+            "--checkpoint=fast",
+            "--write-recovery-conf",
+        )
+        self.follow(primary, name)
+
+    def follow(self, primary: PostgresServer, name: str) -> None:
+        """From its next start on it follows a server under this name."""
+        source = f"host=127.0.0.1 port={primary.port} user=penstock"
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{source} application_name={name}'\n")
 
     def start(self) -> None:
         options = " ".join(f"-c {name}={value}" for name, value in self._settings.items())

@@ -21,6 +21,7 @@ __all__ = [
     "JournalFile",
     "LocalJournal",
     "OpenFrame",
+    "Socket",
     "as_it_is",
     "outcome_unknown",
 ]
@@ -32,6 +33,13 @@ OpenFrame = Callable[[memoryview], memoryview]  # entries as they are stored →
 def as_it_is(frame: memoryview) -> memoryview:
     """Nothing of the frame is sealed."""
     return frame
+
+
+class Socket(Protocol):
+    """What an event loop can watch."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
 
 
 class FrameReader(Protocol):
@@ -68,6 +76,19 @@ class Journal(Protocol):
 
     def sync(self) -> None:
         """Write, then wait until everything written is durable."""
+
+    def send_commit(self, on_taken: Callable[[], object]) -> Socket | None:
+        """Start to make durable what was gathered, without waiting; returns the socket on which the answer comes.
+
+        None: it takes a thread that calls `sync`, always or at this moment. `on_taken` is called, on any thread, when
+        another caller has received the answer meanwhile.
+        """
+
+    def receive_commit(self, on_taken: Callable[[], object]) -> bool:
+        """Whether what `send_commit` has sent is answered; how it ended shows in `durable_sequence` and `failed`.
+
+        When neither has changed, the outcome is unknown, and `sync` finds out. `on_taken` is the same as then.
+        """
 
     def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
         """(sequence, entries) of every frame over `after`, in order. `Damaged` when one of them is missing."""
@@ -126,6 +147,12 @@ class LocalJournal:
 
     files_unsealed_max: int = limits.journal_files_unsealed_max
     is_remote: bool = False
+
+    def send_commit(self, on_taken: Callable[[], object]) -> Socket | None:
+        return None  # a sync of a file blocks
+
+    def receive_commit(self, on_taken: Callable[[], object]) -> bool:
+        raise AssertionError("it sends nothing")
 
     def push_refusal(self) -> PenstockError:
         return DiskFull("the disk is nearly full; pushes are refused until space is free again")

@@ -12,7 +12,8 @@ only fall asleep again before the interpreter's lock. The new leader is in the m
 takes along what the first half appends while the second half is still waking up.
 
 Event loops: one committer thread is an ordinary waiter for all of them. A `Confirmer` on each loop gathers who waits,
-hands the highest sequence over once per turn of the loop, and is called back once per sync.
+hands the highest sequence over once per turn of the loop, and is called back once per sync. Where the journal can, the
+loop sends the commit itself (`loop_commit`), and the thread sees only what goes wrong.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 from penstock.errors import Closed, PenstockError
 from penstock.journal import Journal, outcome_unknown
+from penstock.journal.loop_commit import LoopCommit, nothing
 
 logger: Final = logging.getLogger("penstock.journal")
 
@@ -66,6 +68,8 @@ class GroupCommit:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.around: Callable[[Callable[[], None]], None] = _call  # runs the leader's sync: to time it, say
+        # Called before an event loop sends a commit itself; what it returns is called when that has ended.
+        self.begun: Callable[[], Callable[[], object]] = lambda: nothing
         self._lock = threading.Lock()
         self._is_led = False  # a thread leads, or has been promoted and is about to
         self._leads = 0  # how often somebody has begun to lead
@@ -239,6 +243,7 @@ class Confirmer:
         self._waiting: deque[tuple[int, OnReply | None, Any]] = deque()  # without a callback: a future
         self._wanted = 0  # the highest ticket that was handed over
         self._is_gathering = False  # it is handed over at the end of this turn of the loop
+        self._sending = LoopCommit(commit.journal, loop, self._begun, self._answered, self._ask_committer)
 
     def is_syncing(self) -> bool:
         """Whether a sync is under way, or about to be."""
@@ -272,6 +277,7 @@ class Confirmer:
 
     def close(self) -> None:
         """Answer whoever still waits, as far as anything is known."""
+        self._sending.close()
         self._reply()
 
     def _gather(self, waiting: tuple[int, OnReply | None, Any]) -> None:
@@ -285,9 +291,29 @@ class Confirmer:
         self._is_gathering = False
         if self._waiting:
             self._wanted = self._waiting[-1][0]
-            self._commit.notify(self._wanted, self._loop, self._reply)
+            self._request()
         else:
             self.on_sync()  # a sync that was under way has done it
+
+    def _request(self) -> None:
+        """Have what is wanted made durable; `_reply` follows."""
+        if not self._sending.send():
+            self._ask_committer()
+
+    def _ask_committer(self) -> None:
+        self._commit.notify(self._wanted, self._loop, self._reply)
+
+    def _begun(self) -> Callable[[], object]:
+        return self._commit.begun()
+
+    def _answered(self) -> None:
+        """A commit of this loop has ended. The next is sent before replies are: it takes longer."""
+        self.on_sync()
+        journal = self._journal
+        if self._waiting and self._waiting[-1][0] > journal.durable_sequence and journal.failed is None:
+            self._wanted = self._waiting[-1][0]
+            self._request()
+        self._reply()
 
     def _reply(self) -> None:
         waiting, durable = self._waiting, self._journal.durable_sequence
@@ -306,4 +332,4 @@ class Confirmer:
                 elif not reply.done():
                     reply.set_exception(self._commit.failure())
         elif waiting and waiting[0][0] <= self._wanted:
-            self._commit.notify(self._wanted, self._loop, self._reply)  # a fault interrupted the wait for it
+            self._request()  # a fault interrupted the wait for it

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.errors import StoreRefused
+from penstock.errors import StoreRefused, StoreUnavailable
 from penstock.postgres.link import Link
 from penstock.postgres.links import Links
 
 VERSION_MIN: Final = 130_000
 PROBES: Final = 8  # statements between which a pooler may give the session to somebody else
+PROBE_SECONDS: Final = 3.0
+SESSIONS: Final = 5  # that a node has at once
+POOL: Final = f"connect to PostgreSQL itself, or pool sessions (pool_mode = session), {SESSIONS} for each node"
 
 _OFF: Final = """
     SELECT name FROM pg_settings WHERE setting = 'off' AND name IN ('fsync', 'full_page_writes') ORDER BY name"""
@@ -29,7 +32,7 @@ def check_server(links: Links, *, replicated: bool) -> None:
         if replicated:
             _check_standbys(link)
         if is_pooled(link):
-            _check_pooler(links, link)
+            _check_pooler(links)
 
 
 def _check_version(link: Link) -> None:
@@ -66,20 +69,29 @@ def is_pooled(link: Link) -> bool:
     return link.one("SELECT pg_backend_pid()") != (link.announced_pid,)
 
 
-def _check_pooler(links: Links, link: Link) -> None:
-    """Refuse a pooler that gives a session to somebody else between two statements."""
-    other = links.new()
+def _check_pooler(links: Links) -> None:
+    """Refuse a pooler that gives a session to somebody else between two statements, or has too few of them."""
+    sessions: list[Link] = []
     try:
-        mine = link.one("SELECT pg_backend_pid()")
-        for _ in range(PROBES):
-            other.begin()
-            other.one("SELECT 1")
-            is_shared = link.one("SELECT pg_backend_pid()") != mine
-            other.rollback()
-            if is_shared:
-                raise StoreRefused(
-                    "there is a pooler in transaction mode before PostgreSQL: sessions are shared",
-                    hint="connect to PostgreSQL itself, or pool sessions",
-                )
+        sessions.extend(links.new(statement_seconds=PROBE_SECONDS) for _ in range(SESSIONS))
+        _check_sessions(*sessions[:2])
+    except StoreUnavailable as error:
+        raise StoreRefused(
+            f"there is a pooler before PostgreSQL that does not pass on: {error.message}", hint=POOL
+        ) from None
     finally:
-        other.close()
+        for each in sessions:
+            each.close()
+
+
+def _check_sessions(link: Link, other: Link) -> None:
+    mine = link.one("SELECT pg_backend_pid()")
+    for _ in range(PROBES):
+        other.begin()
+        other.one("SELECT 1")
+        is_shared = link.one("SELECT pg_backend_pid()") != mine
+        other.rollback()
+        if is_shared:
+            raise StoreRefused(
+                "there is a pooler in transaction mode before PostgreSQL: sessions are shared", hint=POOL
+            )

@@ -5,6 +5,8 @@
 - A commit whose outcome is unknown (the connection broke, a deadline passed, PostgreSQL warned that it was not
   replicated) is found out: read whether the row is there, commit synchronously in the same term, and only then believe
   what was read. If the row is not there it is sent again; its key makes a second one impossible.
+- A row is sent by a thread that waits for the answer (`sync`), or by an event loop that goes on meanwhile
+  (`send_commit`, `receive_commit`). All but a plain answer is left to `sync`, which takes over what a loop has sent.
 - While the store cannot be reached, commits wait and are tried again. New pushes are refused meanwhile.
 - A journal that has less than was confirmed stops for good, and so does one whose term is over.
 
@@ -17,17 +19,29 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock import limits
 from penstock.clock import Clock, SystemClock
-from penstock.errors import Closed, Damaged, Deposed, DiskFull, PenstockError, StorageError, StoreRefused, Unavailable
+from penstock.errors import (
+    Closed,
+    Damaged,
+    Deposed,
+    DiskFull,
+    PenstockError,
+    StorageError,
+    StoreRefused,
+    StoreUnavailable,
+    Unavailable,
+)
 from penstock.journal import JournalFile, OpenFrame, as_it_is, outcome_unknown
 from penstock.journal.file import FileReader
 from penstock.postgres.disk import PostgresDisk
+from penstock.postgres.journal_rows import APPEND, END, FIND, Row, may_be_stored
 from penstock.postgres.link import Link
-from penstock.postgres.links import RENEW, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Fenced, is_passing
+from penstock.postgres.links import RENEW, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Fenced
 from penstock.postgres.schema import create_journal_table, journal_table
+from penstock.postgres.stalls import Stalls
 from penstock.storage import journal_files
 from penstock.storage.frames import (
     ENTRIES_BYTES_MAX,
@@ -43,33 +57,17 @@ from penstock.storage.frames import (
 logger: Final = logging.getLogger("penstock.journal")
 
 ROW_BYTES_MAX: Final = 4 * limits.MIB  # of a row, unless one frame is larger
+SENT_BYTES_MAX: Final = 256 * limits.KIB  # that an event loop sends itself; more would keep it from others
 PENDING_BYTES_MAX: Final = 64 * limits.MIB  # gathered while the store does not answer
-STALE_US: Final = 1_500_000  # without a commit or a heartbeat for this long an owner may have been deposed
-STALL_US: Final = 250_000  # a commit that takes longer stops the clock of leases for the rest
+AGAIN_SECONDS: Final = 0.25  # after which callers may ask again, while the store does not answer
 COMMITS_KEPT: Final = 4_096  # of which it is known when they were durable
 CLOSE_SECONDS: Final = 5.0  # for a last commit, when the store does not answer
 DROP_LOCK: Final = "SET LOCAL lock_timeout = '200ms'"
-UNIQUE: Final = "23505"
 LOCK_TIMEOUT: Final = "55P03"
 _BUFFERS: Final = 3  # of a frame: its head, its entries, and the batch behind them, which may be empty
 
-_APPEND: Final = """
-    WITH owner AS (SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE)
-    INSERT INTO {table} (position, sequence, end_sequence, term, data) SELECT $3, $4, $5, $2, $6 FROM owner"""
-_FIND: Final = "SELECT sequence, end_sequence, term, octet_length(data) FROM {table} WHERE position = $1"
-_END: Final = "SELECT end_sequence FROM {table} ORDER BY position DESC LIMIT 1"
 
-
-class Row(NamedTuple):
-    """What one commit stores."""
-
-    position: int
-    sequence: int
-    end_sequence: int
-    data: bytes
-
-
-class PostgresJournal:
+class PostgresJournal(Stalls):
     """The journal of a shard that this process owns.
 
     `known_durable` is a sequence that something else says was durable: a journal that ends before it has lost frames.
@@ -100,13 +98,15 @@ class PostgresJournal:
         self._shard_id = shard_id
         self._seed = seed_of(shard_id)
         self._unseal = unseal
-        self._clock = clock or SystemClock()
+        super().__init__(clock or SystemClock())
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
         self._pending: list[Any] = []
         self._gathered_bytes = 0  # in all; the difference to those stored is what waits
         self._stored_bytes = 0
         self._in_flight: Row | None = None  # sent, and not known to be stored
+        self._sent: Link | None = None  # where an event loop has sent it, until somebody has received the answer
+        self._on_taken: Callable[[], object] = _nothing  # called when it was not the event loop
         self._committing = threading.Lock()
         self._link: Link | None = None
         self._stop = threading.Event()
@@ -114,11 +114,8 @@ class PostgresJournal:
         self._opened: Scan | None = None  # what was read when it was opened, until it is replayed
         self._refusing = False
         self._is_full = False
-        self.is_watched = False  # somebody sends heartbeats: their absence means something
-        self._alive_at = self._clock.monotonic()  # of the last commit or heartbeat
+        self._problem = ""  # why the last commit was not confirmed
         self._commits: deque[tuple[int, int]] = deque(maxlen=COMMITS_KEPT)  # the last sequence of each, and when
-        self._stalled_us = 0  # of stalls that are over
-        self._waits_since: int | None = None  # since when a commit waits
         fenced.on_deposed = self.fail
         self._open(known_durable)
 
@@ -150,22 +147,76 @@ class PostgresJournal:
                 raise Closed("the journal is closed")
             self._commit_pending()
 
+    def send_commit(self, on_taken: Callable[[], object]) -> Link | None:
+        """Send the next row, when that is all there is to do and nothing is in its way."""
+        if not self._committing.acquire(blocking=False):
+            return None
+        try:
+            link = self._link
+            if link is None or self._in_flight is not None or self._refusing or not link.has_prepared(b"append"):
+                return None
+            if self._gathered_bytes - self._stored_bytes > SENT_BYTES_MAX:
+                return None
+            row = self._next_row()
+            return None if row is None else self._send(link, row, on_taken)
+        finally:
+            self._committing.release()
+
+    def _send(self, link: Link, row: Row, on_taken: Callable[[], object]) -> Link | None:
+        self._waits_since = self._clock.monotonic()
+        try:
+            is_whole = link.send_prepared(b"append", self._values(row))
+        except StorageError as error:
+            self._link_lost(error)  # whoever syncs looks it up
+            return None
+        self._sent = link
+        self._on_taken = on_taken if is_whole else _nothing
+        return link if is_whole else None
+
+    def receive_commit(self, on_taken: Callable[[], object]) -> bool:
+        if not self._committing.acquire(blocking=False):
+            return False  # whoever has it receives the answer
+        try:
+            link, row = self._sent, self._in_flight
+            if link is None or row is None or self._on_taken is not on_taken:
+                return True  # somebody else has the answer; what is under way now is not the caller's
+            changed = link.received()
+            if changed is None:
+                return False
+            self._sent = None
+            self._answered(row, changed)
+        except StorageError as error:
+            self._sent = None
+            if may_be_stored(error):
+                self._link_lost(error)
+            else:
+                self._fail(error)
+        finally:
+            self._committing.release()
+        return True
+
     def _commit_pending(self) -> None:
         """Store everything gathered by now, row by row; what cannot be stored now is tried again."""
         target = self.sequence
         try:
+            if self._sent is not None:
+                self._take_answer(self._sent)
             if self._in_flight is not None:
                 self._settle(self._in_flight)
             while self.durable_sequence < target and self._pending:
-                self._store(self._next_row())
+                row = self._next_row()
+                if row is None:
+                    self._rotate()
+                else:
+                    self._store(row)
         except (Deposed, Damaged) as error:
             raise self._fail(error) from error
         except StorageError as error:
             # It will not pass by itself; what is stored is a row or none, and nobody knows which.
             raise self._fail(error) from error
 
-    def _next_row(self) -> Row:
-        """Frames for the next row, in the file that they belong to."""
+    def _next_row(self) -> Row | None:
+        """Frames for the next row; None when the next frame belongs into a new file."""
         pending, size, buffers, frames = self._pending, 0, 0, 0
         room, frames_left = self._file_bytes - self._position, self._file_frames_max - self._frames
         while buffers + _BUFFERS <= len(pending):
@@ -173,11 +224,10 @@ class PostgresJournal:
             if frames and size + length > ROW_BYTES_MAX:
                 break
             if (size + length > room or frames >= frames_left) and self._frames + frames:
-                if frames:
-                    break
-                self._rotate()
-                return self._next_row()
+                break
             size, buffers, frames = size + length, buffers + _BUFFERS, frames + 1
+        if not frames:
+            return None
         data = b"".join(pending[:buffers])
         first = self.durable_sequence + 1
         row = Row(self._position, first, first + frames, data)
@@ -190,15 +240,35 @@ class PostgresJournal:
         """Append a row; returns when it is durable."""
         self._waits_since = self._clock.monotonic()
         try:
-            if not self._connected().execute_prepared(b"append", self._append_sql, self._values(row)):
-                raise self._fenced.deposed()
+            changed = self._connected().execute_prepared(b"append", self._append_sql, self._values(row))
+            self._answered(row, changed)
         except StorageError as error:
-            if not _may_be_stored(error):
-                raise
-            self._link_lost(error)
+            self._unanswered(error)
             self._settle(row)
-        else:
-            self._stored(row)
+
+    def _take_answer(self, link: Link) -> None:
+        """Wait for the answer to a row that an event loop has sent."""
+        row, on_taken = self._in_flight, self._on_taken
+        self._sent, self._on_taken = None, _nothing
+        assert row is not None
+        try:
+            self._answered(row, link.wait_for_changes())
+        except StorageError as error:
+            self._unanswered(error)
+        finally:
+            on_taken()
+
+    def _answered(self, row: Row, changed: int) -> None:
+        """The store has answered; no row is stored where the term is over."""
+        if not changed:
+            raise self._fenced.deposed()
+        self._stored(row)
+
+    def _unanswered(self, error: StorageError) -> None:
+        """Forget the link after a failure that leaves open whether a row is stored; raises any other."""
+        if not may_be_stored(error):
+            raise error
+        self._link_lost(error)
 
     def _values(self, row: Row) -> tuple[Any, ...]:
         return self._fenced.shard, self._fenced.term, row.position, row.sequence, row.end_sequence, row.data
@@ -217,17 +287,18 @@ class PostgresJournal:
             try:
                 return action()
             except StorageError as error:
-                if not _may_be_stored(error):
+                if not may_be_stored(error):
                     raise
                 self._link_lost(error)
+                failure = error
             if self._stop.wait(pause):
-                raise StorageError("the store cannot be reached, and the journal is closed")
+                raise StorageError(f"the journal is closed, and something is not stored: {failure}")
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     def _settle_once(self, row: Row) -> None:
         link = self._connected()
         self._require_confirmed(link)
-        found = link.one(_FIND.format(table=self._table), row.position)
+        found = link.one(FIND.format(table=self._table), row.position)
         # Only now is what was read to be believed: this waits for whatever is under way, and for the standbys.
         if not link.execute(RENEW, self._fenced.shard, self._fenced.term):
             raise self._fenced.deposed()
@@ -241,7 +312,7 @@ class PostgresJournal:
         """Refuse a store that has less than was confirmed: a standby that was promoted without its last commits."""
         if self.durable_sequence < self._first_sequence:
             return
-        row = link.one(_END.format(table=self._table))
+        row = link.one(END.format(table=self._table))
         end = 0 if row is None else row[0]
         if end <= self.durable_sequence:
             raise Damaged(
@@ -258,10 +329,12 @@ class PostgresJournal:
         self._in_flight = None
         self.written_sequence = self.durable_sequence = row.end_sequence - 1
         self._is_full = False
-        self.alive()
-        stalled_us = self.stalled_us()
-        self._stalled_us, self._waits_since = stalled_us, None
-        self._commits.append((self.durable_sequence, self._alive_at - stalled_us))
+        self._problem = ""
+        now = self._clock.monotonic()
+        if self._stall_begins() < now:
+            self._count_stall(now)
+        self._alive_at, self._waits_since = max(self._alive_at, now), None
+        self._commits.append((self.durable_sequence, now - self._stalled_us))
 
     def _connected(self) -> Link:
         link = self._link
@@ -274,7 +347,11 @@ class PostgresJournal:
         if link is not None:
             link.close()
         self._is_full = isinstance(error, DiskFull)
-        logger.warning("a commit is not confirmed and is looked up: %s", error)
+        if isinstance(error, StoreUnavailable):
+            self._fenced.links.note_lost()
+        if str(error) != self._problem:  # it is tried several times a second
+            self._problem = str(error)
+            logger.warning("a commit is not confirmed and is looked up: %s", error)
 
     def rotate(self) -> None:
         with self._committing:
@@ -289,6 +366,7 @@ class PostgresJournal:
                     raise self._fail(error) from error
 
     def finish(self) -> None:
+        self._fenced.links.hurry()
         timer = threading.Timer(CLOSE_SECONDS, self._stop.set)
         timer.daemon = True
         timer.start()
@@ -334,23 +412,10 @@ class PostgresJournal:
             return DiskFull("PostgreSQL's disk is full; pushes are refused until there is room again")
         return self.stale_refusal()
 
-    def is_stale(self) -> bool:
-        """Whether another node may have taken over without this one knowing."""
-        return self.is_watched and self._clock.monotonic() - self._alive_at > STALE_US
-
     def stale_refusal(self) -> PenstockError:
         """Why nothing is answered from memory."""
         hint = "PostgreSQL is away; try again in a moment"
-        return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=0.5, hint=hint)
-
-    def alive(self, at: int | None = None) -> None:
-        """The store has answered in this term; `at` is when it was asked, by the clock of the journal."""
-        self._alive_at = max(self._alive_at, self._clock.monotonic() if at is None else at)
-
-    def stalled_us(self) -> int:
-        """How long commits have stalled, all together, until now. It never shrinks."""
-        since = self._waits_since
-        return self._stalled_us + (0 if since is None else max(0, self._clock.monotonic() - since - STALL_US))
+        return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=AGAIN_SECONDS, hint=hint)
 
     def confirmed_at(self, sequence: int) -> int:
         """When a frame became durable, by the clock of the shard; frames are asked for in rising order."""
@@ -475,7 +540,7 @@ class PostgresJournal:
 
     def _use_table(self) -> None:
         self._table = journal_table(self._fenced.shard, self._first_sequence)
-        self._append_sql = _APPEND.format(table=self._table)
+        self._append_sql = APPEND.format(table=self._table)
         if self._link is not None:
             self._link.forget_prepared(b"append")
 
@@ -507,11 +572,8 @@ class PostgresJournal:
         raise ValueError(f"a frame cannot hold {size} bytes of entries")
 
 
-def _may_be_stored(error: StorageError) -> bool:
-    """Whether trying again will tell; anything else is a refusal that stays."""
-    if isinstance(error, DiskFull):
-        return True
-    return is_passing(error) or (isinstance(error, StoreRefused) and error.sqlstate == UNIQUE)
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def _drop(link: Link, shard: int, first_sequence: int) -> None:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from penstock.clock import SystemClock
 from penstock.errors import Closed, Deposed, StorageError, StoreRefused, StoreUnavailable
-from penstock.postgres.link import Link
+from penstock.postgres.link import HURRY_SECONDS, Link
 from penstock.postgres.target import Target
 
 T = TypeVar("T")
@@ -43,14 +43,37 @@ class Links:
         self._idle: list[Link] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._hurried_until: int | None = None  # until when anything is tried again, once everything is about to end
+        self._is_away = False  # since then the server could not be reached
         self._made: WeakSet[Link] = WeakSet()
 
     def new(self, *, statement_seconds: float | None = None) -> Link:
         """A connection for the caller's own use."""
+        if self._is_away:
+            raise StoreUnavailable(f"{self.target.shown} does not answer, and is being closed")
         options = {} if statement_seconds is None else {"statement_seconds": statement_seconds}
-        link = Link(self.target, self.role, **options)
+        try:
+            link = Link(self.target, self.role, **options)
+        except StorageError:
+            self._is_away = self._hurried_until is not None
+            raise
         self._made.add(link)
+        if self._hurried_until is not None:
+            link.hurry()
         return link
+
+    def hurry(self) -> None:
+        """Everything is about to be closed: what does not work soon is given up, so that it ends in bounded time."""
+        with self._lock:
+            if self._hurried_until is None:
+                self._hurried_until = _clock.monotonic() + round(HURRY_SECONDS * 1_000_000)
+                for link in list(self._made):
+                    link.hurry()
+
+    def note_lost(self) -> None:
+        """A connection was lost. When there was time enough since everything is being closed, no other is made."""
+        hurried = self._hurried_until
+        self._is_away = self._is_away or (hurried is not None and _clock.monotonic() >= hurried)
 
     @contextmanager
     def borrowed(self) -> Iterator[Link]:
@@ -62,8 +85,10 @@ class Links:
         link = link or self.new()
         try:
             yield link
-        except BaseException:
+        except BaseException as error:
             link.rollback()
+            if isinstance(error, StoreUnavailable):
+                self.note_lost()
             raise
         finally:
             with self._lock:
@@ -89,7 +114,9 @@ class Links:
             try:
                 return action()
             except (StoreUnavailable, StoreRefused) as error:
-                if not is_passing(error) or _clock.monotonic() >= until or self._closed.wait(pause):
+                hurried = self._hurried_until
+                last = until if hurried is None else min(until, hurried)
+                if not is_passing(error) or _clock.monotonic() >= last or self._closed.wait(pause):
                     raise
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 

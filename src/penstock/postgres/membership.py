@@ -131,6 +131,7 @@ class Membership:
         self.monotonic: Callable[[], int] = lambda: 0
         self.looks = Looks()
         self.view: View | None = None
+        self._moved: dict[str, tuple[int, int]] = {}  # the counter of each node, and when it was first seen so
         self.problem = ""  # why the last heartbeat failed
         self._links = links
         self._access_name = access_name
@@ -184,9 +185,19 @@ class Membership:
             link.execute(_REGISTER, self.node, self.address)
         view = look(link, self._access_name)
         self.looks.saw(view)
+        now = self.monotonic()
+        self._moved = {
+            name: known if (known := self._moved.get(name, (-1, 0)))[0] == node.counter else (node.counter, now)
+            for name, node in view.nodes.items()
+        }
         self.view = view
         self.problem = ""
         self.on_look(view, sent_at)
+
+    def age_seconds(self, node: str) -> float | None:
+        """How long ago the last heartbeat of a node was seen; None when none was."""
+        known = self._moved.get(node)
+        return None if known is None else max(0, self.monotonic() - known[1]) / 1e6
 
     def _run(self) -> None:
         while not self._stopping.wait(BEAT_SECONDS):

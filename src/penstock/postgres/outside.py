@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -13,7 +13,14 @@ from penstock.postgres.link import Link
 from penstock.postgres.links import Links
 from penstock.postgres.store import is_connected
 from penstock.postgres.target import Target, parse_store_url
+from penstock.storage import pins
+from penstock.storage.disk import Disk
+from penstock.storage.journal_files import name_of
 
+_WITH_TABLES: Final = """
+    SELECT first_sequence FROM penstock.journal_files WHERE shard = $1 AND NOT dropped
+        AND to_regclass('penstock.journal_' || shard || '_' || lpad(first_sequence::text, 20, '0')) IS NOT NULL
+    ORDER BY 1"""
 _OWNER: Final = "SELECT owner FROM penstock.shards WHERE shard = $1"
 
 
@@ -34,8 +41,33 @@ def checked_target(url: str) -> Target:
     return target
 
 
+class LookedAt(PostgresDisk):
+    """The files of a store that may be damaged: a journal file whose table is gone is missing, and nothing else is."""
+
+    def journal_files(self) -> list[int]:
+        return [first for (first,) in self._links.ask(lambda link: link.rows(_WITH_TABLES, self._shard))]
+
+    def names(self) -> list[str]:
+        """Of all files, but for what readers left for themselves."""
+        sql = "SELECT name FROM penstock.files WHERE shard = $1 ORDER BY name"
+        names = [name for (name,) in self._links.ask(lambda link: link.rows(sql, self._shard))]
+        kept = [name for name in names if not name.startswith(f"{pins.DIRECTORY}/")]
+        return [*kept, *(name_of(first) for first in self.journal_files())]
+
+
+def copy_to(store: LookedAt, disk: Disk, on_progress: Callable[[int, int], object]) -> None:
+    """Copy what there is of a store to an empty directory, byte by byte, sound or not."""
+    names = store.names()
+    for number, name in enumerate(names):
+        parts = name.split("/")[:-1]
+        for depth in range(len(parts) + 1):
+            disk.make_directory("/".join(parts[:depth]))
+        disk.write_whole(name, store.read(name))
+        on_progress(number + 1, len(names))
+
+
 @contextmanager
-def unowned(url: str, role: str) -> Iterator[PostgresDisk]:
+def unowned(url: str, role: str) -> Iterator[LookedAt]:
     """The files of a store that no node has at work. Nothing can be changed."""
     target = checked_target(url)
     links = Links(target, role)
@@ -45,6 +77,6 @@ def unowned(url: str, role: str) -> Iterator[PostgresDisk]:
             row = link.one(_OWNER, schema.SHARD)
             if row is not None and row[0] and is_connected(link, row[0]):
                 raise DirectoryInUse(f"{target.shown} is in use by the node {row[0]!r}", hint="stop it first")
-        yield PostgresDisk(links)
+        yield LookedAt(links)
     finally:
         links.close()

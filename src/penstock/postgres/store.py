@@ -22,10 +22,11 @@ from penstock.postgres.checks import check_server
 from penstock.postgres.clock import StoreClock
 from penstock.postgres.disk import PostgresDisk
 from penstock.postgres.journal import PostgresJournal
-from penstock.postgres.link import Link
+from penstock.postgres.link import Link, session_name
 from penstock.postgres.links import Fenced, Links
 from penstock.postgres.membership import BEAT_SECONDS, EMBEDDED, STILL_LOOKS, Looks, Membership, View, look
 from penstock.postgres.target import parse_store_url
+from penstock.postgres.unblock import unblocked
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.journal_files import Mark, read_mark, write_mark
@@ -56,7 +57,7 @@ class PostgresStore:
     ) -> None:
         self.target = parse_store_url(url, password)
         self.node = node or f"{EMBEDDED}{os.getpid()}-{secrets.token_hex(4)}"
-        self.links = Links(self.target, f"penstock {self.node}"[:63])
+        self.links = Links(self.target, session_name(self.node))
         self.own_disk: Disk | None = None  # once it is open
         self._directory = None if directory is None else Path(directory)
         self.term = 0
@@ -68,6 +69,13 @@ class PostgresStore:
         self._sizes = {name: size for name, size in sizes.items() if size is not None}
         self._known_durable = 0  # what somebody has seen confirmed
         self._journal: PostgresJournal | None = None
+
+    @property
+    def membership(self) -> Membership:
+        """Of this process among the nodes, while the shard is open."""
+        membership = self._membership or self._own_membership
+        assert membership is not None
+        return membership
 
     def prepare(self) -> schema.Status:
         """Check the server, and make or migrate the tables."""
@@ -91,7 +99,7 @@ class PostgresStore:
                 raise StorageError("the store has no shard", hint="penstock store init")
             shard_id, term, owner = row
             self.require_free(owner)
-            self.take(link, term)
+            self.take(link, term, owner)
         self.fenced = Fenced(self.links, schema.SHARD, self.term)
         self.disk: Disk = PostgresDisk(self.links, self.fenced)
         identity = open_directory(self.disk, lambda: bytes(shard_id))
@@ -114,9 +122,10 @@ class PostgresStore:
             f"{self.target.shown} is in use by the node {owner!r}", hint="stop that node, or connect to it"
         )
 
-    def take(self, link: Link, term: int) -> None:
-        """Raise the term, if nobody else has."""
-        row = link.one(_TAKE, schema.SHARD, term, self.node)
+    def take(self, link: Link, term: int, owner: str) -> None:
+        """Raise the term, if nobody else has; `owner` has it until now."""
+        with unblocked(self.links, link, owner):
+            row = link.one(_TAKE, schema.SHARD, term, self.node)
         if row is None:
             raise DirectoryInUse(f"{self.target.shown} was taken over by another node just now")
         self.term = row[0]
@@ -209,4 +218,4 @@ class PostgresStore:
 def is_connected(link: Link, node: str) -> bool:
     """Whether a node has a connection to this server."""
     sql = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database() LIMIT 1"
-    return link.one(sql, f"penstock {node}"[:63]) is not None
+    return link.one(sql, session_name(node)) is not None

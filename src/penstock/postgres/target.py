@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from penstock.errors import DiskFull, InvalidField, NotADataDirectory, StorageError, StoreRefused
 from penstock.extras import postgres_extra
 from penstock.model import is_store_url
+from penstock.postgres.hosts import Hosts
 from penstock.storage.disk import RealDisk
 
 HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT by commas"
@@ -38,7 +40,7 @@ _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')  # a refuse
 class Target(NamedTuple):
     """A PostgreSQL to connect to. `shown` is for people and has no password."""
 
-    conninfo: str
+    hosts: Hosts
     shown: str
     has_password: bool
 
@@ -70,7 +72,17 @@ def parse_store_url(url: str, password: str | None = None) -> Target:
     hosts = str(known.get("host") or known.get("hostaddr") or "local socket")
     ports = str(known.get("port") or "")
     shown = f"postgresql://{_places(hosts, ports)}/{known.get('dbname') or ''}"
-    return Target(make_conninfo(url, **missing), shown, known.get("password") is not None)
+    each = tuple(make_conninfo(url, **missing, **one) for one in _one_by_one(known))
+    return Target(Hosts(each), shown, known.get("password") is not None)
+
+
+def _one_by_one(known: Mapping[str, object]) -> list[dict[str, str]]:
+    """What differs between the hosts of a URL: their name, their address and their port."""
+    lists = {name: str(known[name]).split(",") for name in ("host", "hostaddr", "port") if known.get(name)}
+    count = max((len(values) for name, values in lists.items() if name != "port"), default=1)
+    if any(len(values) not in (1, count) for values in lists.values()):
+        return [{}]  # libpq says what is wrong with it
+    return [{name: values[min(index, len(values) - 1)] for name, values in lists.items()} for index in range(count)]
 
 
 def _scheme(url: object) -> str:

@@ -25,6 +25,7 @@ from penstock.config import Settings
 from penstock.embedded.session import Session
 from penstock.errors import Deposed, Moved, PenstockError
 from penstock.postgres.disk import PostgresDisk
+from penstock.postgres.link import session_name
 from penstock.postgres.links import Links
 from penstock.postgres.membership import DRAIN, Membership, View
 from penstock.postgres.store import PostgresStore
@@ -49,7 +50,7 @@ class Node:
         self._clock = SystemClock()
         self._password = read_password(settings.store_password_file) if settings.store_password_file else None
         self._target = parse_store_url(settings.store, self._password)
-        self._links = Links(self._target, f"penstock {self.name}"[:63])
+        self._links = Links(self._target, session_name(self.name))
         self._membership = Membership(self._links, self.name, FILE)
         self._membership.monotonic = self._clock.monotonic
         self._membership.on_look = self._looked
@@ -95,6 +96,7 @@ class Node:
 
     async def stop(self, *, drain: bool = True) -> None:
         """Finish what was begun, give the shard back, and be no node any more."""
+        self._links.hurry()
         if self._server is not None:
             await self._server.stop(drain=drain)
         await asyncio.to_thread(self._membership.stop)
