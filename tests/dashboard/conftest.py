@@ -23,19 +23,21 @@ HUGE = 123456789012345678901234567890
 class Shop:
     """A broker with something to see on every page."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str, is_filled: bool = True) -> None:
+        self._flags = flags
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._folder, self._runtime = folder, runtime
         self.api = httpx.Client()
         self.port = "0"
         self.start()
-        self._fill()
+        if is_filled:
+            self._fill()
 
     def start(self) -> None:
         self.served = Served(
             self._folder, "--auth", "on", "--data", "data", "--http-port", self.port, "--grpc-port", "off",
-            "--durability", "os", XDG_RUNTIME_DIR=str(self._runtime),
+            "--durability", "os", *self._flags, XDG_RUNTIME_DIR=str(self._runtime),
         )  # fmt: skip
         self.port = str(self.served.port("http"))
         self.origin = f"http://localhost:{self.port}"
@@ -70,6 +72,9 @@ class Shop:
         self.push("hostile", {"blob": "x" * 1_000_000})
         self.do("POST", "/tasks", {"task_type": "send_mail", "queue": "mail", "args": ["ann@example.com"]})
         self.do("PUT", "/schedules/nightly", {"cron": "0 3 * * *", "task_type": "report", "queue": "reports"})
+        run = {"status": "done", "summary": "20 messages of one queue", "queues": ["shop.orders"]}
+        report = f"<style>h1 {{ color: red }}</style><h1>Roll-up</h1>{HOSTILE}"
+        self.do("PUT", "/pipelines/rollup/runs/run-1", run | {"report": report, "started_at": "2026-01-31T09:00:00Z"})
         self.do("PUT", "/users/viewer", {"grants": ["viewer"], "password": PASSWORD})
         self.do("PUT", "/users/reader", {"grants": ["reader:shop.*"], "password": PASSWORD})
 

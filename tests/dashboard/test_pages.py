@@ -16,9 +16,17 @@ PAGES = [
     ("queues/shop.orders/groups", "shop.orders"),
     ("queues/shop.orders/dlq", "shop.orders"),
     ("queues/shop.orders/leases", "shop.orders"),
+    ("queues/shop.orders/keys", "shop.orders"),
     ("queues/shop.orders/options", "shop.orders"),
     ("messages/shop.orders/0/0", "shop.orders/0/0"),
     ("dlq", "Dead letters"),
+    ("dlq?queue=shop.orders", "Dead letters"),
+    ("workflows", "Workflows"),
+    ("traces", "Traces"),
+    ("pipelines", "Pipelines"),
+    ("schedules/nightly", "nightly"),
+    ("broker/connections", "Broker"),
+    ("broker/cluster", "Broker"),
     ("tasks", "Tasks"),
     ("workers", "Workers"),
     ("schedules", "Schedules"),
@@ -99,11 +107,27 @@ def test_payloads_are_shown_as_they_are_and_never_interpreted(dashboard, shop):
     assert page.locator("main img, main script").count() == 0
 
 
-def test_dead_letters_are_grouped_by_cause_with_what_they_share(dashboard):
-    dashboard.open("dlq?queue=shop.orders", "Dead letters")
-    row = dashboard.row("Causes", "TypeError: currency of order <n> is None")
-    expect(row).to_contain_text("3")
+def test_dead_letters_are_grouped_by_cause_with_what_they_share_and_the_healthy_do_not(dashboard, shop):
+    shop.push("triage", *({"order": number, "currency": None} for number in range(3)))
+    shop.fail("triage", "TypeError: currency of order 7 is None")
+    shop.push("triage", *({"order": number, "currency": "EUR"} for number in range(20)))
+    leased = shop.do("POST", "/queues/triage/lease", {"max": 100})["messages"]
+    shop.do("POST", "/ack", {"receipts": [message["receipt"] for message in leased]})
+    dashboard.open("dlq", "Dead letters")
+    row = dashboard.row("Causes", "triage")
     expect(row).to_contain_text("currency = null")
+    row.get_by_role("link", name="TypeError").click()
+    page = dashboard.page
+    expect(page.locator(".shares")).to_contain_text("100 % failed")
+    expect(page.locator(".shares")).to_contain_text("0 % healthy")
+
+    page.get_by_role("button", name="Edit and redrive").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Change to every payload").fill('{"currency": "EUR"}')
+    dialog.get_by_role("button", name="Edit and redrive").click()
+    expect(dialog).to_contain_text("3 of 3 done")
+    newest = shop.do("GET", "/queues/triage/peek?limit=10")["messages"]
+    assert [message["payload"]["currency"] for message in newest] == ["EUR"] * 3
 
 
 def test_a_page_that_does_not_exist_says_so(dashboard):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 from playwright.sync_api import expect
 
-from penstock.dashboard.files import Files
+from penstock.cli.serve import _say
+from penstock.dashboard.files import NO_BANNER, Files
 from tests.dashboard.conftest import sizes
 
 
@@ -59,6 +61,14 @@ def test_without_a_build_the_broker_says_how_to_get_one(tmp_path):
     reply = Files(tmp_path).reply("")
     assert reply.status == 503
     assert b"make setup" in reply.content
+
+
+def test_a_broker_without_a_build_says_so_when_it_starts(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("penstock.dashboard.files.Files.__init__.__defaults__", (tmp_path, NO_BANNER))
+    address = SimpleNamespace(protocol="http", url="http://127.0.0.1:7711")
+    started = SimpleNamespace(role="", durability="fsync", data="d", queues=0, addresses=[address], header_file="")
+    _say(started)
+    assert "Without its dashboard" in capsys.readouterr().out
 
 
 def test_a_prefix_that_is_not_a_path_is_ignored(browser):

@@ -4,7 +4,7 @@ import type { components } from "./api-types";
 import { base, type Query } from "./router";
 
 export type Schemas = components["schemas"];
-const root = new URL("../api/v1/", base);
+export const root = new URL("../api/v1/", base);
 const TAB_SECRET = "penstock-tab";
 const TAB_HEADER = "X-Penstock-Tab";
 
@@ -27,6 +27,10 @@ export const signInProblem = signal<ApiError | null>(null);
 /** Whether the broker could be reached by the last request. */
 export const isReachable = signal(true);
 
+/** Which broker this is, as its settings say: they come with the page. */
+const [color = "", readOnly = "", ...label] = (document.querySelector<HTMLMetaElement>('meta[name="penstock-banner"]')?.content ?? "").split("|");
+export const broker = { color, isReadOnly: readOnly === "read-only", environment: label.join("|") };
+
 export function tabSecret(): string {
   return sessionStorage.getItem(TAB_SECRET) ?? "";
 }
@@ -35,6 +39,15 @@ export function streamUrl(): string {
   const url = new URL("stream", root);
   url.protocol = url.protocol.replace("http", "ws");
   return url.href;
+}
+
+/** The text of something that is not JSON. */
+export async function getText(parts: readonly (string | number)[], abort: AbortSignal): Promise<string> {
+  const secret = tabSecret();
+  const response = await fetch(new URL(at(parts), root), { headers: secret ? { [TAB_HEADER]: secret } : {}, signal: abort });
+  const text = await response.text();
+  if (!response.ok) throw refused(response, text);
+  return text;
 }
 
 /** Call the API. `path` is below /api/v1/; its parts are encoded where they are put together (`at`). */

@@ -46,14 +46,23 @@ let skew = 0;
 export const setServerTime = (iso: string): void => void (skew = Date.parse(iso) - Date.now());
 export const serverNow = (): number => Date.now() + skew;
 
+/** A distance from now with one unit: it is read at a glance and does not change every second. */
 export function relative(iso: string): string {
   const distance = Date.parse(iso) - serverNow();
   if (Math.abs(distance) < 1000) return "now";
-  return distance > 0 ? `in ${duration(distance)}` : `${duration(-distance)} ago`;
+  return distance > 0 ? `in ${brief(distance)}` : `${brief(-distance)} ago`;
+}
+
+/** A duration with one unit. */
+export function brief(milliseconds: number): string {
+  const seconds = Math.floor(milliseconds / 1000);
+  const [size, unit] = STEPS.find(([step]) => seconds >= step) ?? [1, "s"];
+  return `${Math.floor(seconds / size)} ${unit}`;
 }
 
 export const exact = (iso: string): string => `${new Date(iso).toLocaleString("sv")}.${iso.match(/\.(\d{3})/)?.[1] ?? "000"} · ${iso}`;
-export const clock = (iso: string): string => new Date(iso).toLocaleTimeString("sv");
+/** A time in the zone of the browser: "2026-01-31 09:05:00". */
+export const local = (iso: string | number): string => new Date(iso).toLocaleString("sv");
 
 export function plural(value: number, noun: string, many = `${noun}s`): string {
   return `${count(value)} ${value === 1 ? noun : many}`;

@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { isPaused } from "./live";
 import { openPalette } from "./parts/palette";
 import { activeTable } from "./parts/table";
-import { openDialog } from "./parts/ui";
+import { openDialog } from "./parts/dialog";
 import { link, navigate } from "./router";
 import { SECTIONS } from "./shell";
 

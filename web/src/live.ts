@@ -23,6 +23,7 @@ export const isPaused = signal(false);
 
 const HIDDEN_MS = 60_000;
 const POLL_MS = 5_000;
+const REFUSED_MS = 2_000;
 const RETRY_MS = [500, 1_000, 2_000, 5_000, 10_000];
 
 const subscribers = new Map<string, Subscriber>();
@@ -49,7 +50,7 @@ export function subscribe(request: Record<string, unknown>, onEvent: Subscriber[
 
 function send(name: string): void {
   const subscriber = subscribers.get(name);
-  if (subscriber) socket?.send(JSON.stringify({ type: "events", subscription: name, ...subscriber.request }));
+  if (subscriber) socket?.send(JSON.stringify({ type: "events", id: name, subscription: name, ...subscriber.request }));
 }
 
 function open(): void {
@@ -83,12 +84,20 @@ function lost(): void {
 }
 
 function receive(message: LiveEvent & { subscription?: string }): void {
-  if (message["type"] === "error") void loadMe().catch(() => undefined); // the session may have ended
+  if (message["type"] === "error") refused(String(message["id"] ?? ""));
   const subscriber = subscribers.get(message.subscription ?? "");
   if (!subscriber || message["type"] !== "event") return;
   setServerTime(message.at);
   if (message.missed) subscriber.poll();
   if (!isPaused.value) subscriber.onEvent(message);
+}
+
+/** Without a subscription, as some may not have one, it is asked for every few seconds; or the session has ended. */
+function refused(name: string): void {
+  void loadMe().catch(() => undefined);
+  const subscriber = subscribers.get(name);
+  if (!subscriber) return;
+  const timer = setInterval(() => (subscribers.get(name) === subscriber ? document.hidden || isPaused.value || subscriber.poll() : clearInterval(timer)), REFUSED_MS);
 }
 
 function startPolling(): void {
@@ -123,6 +132,13 @@ document.addEventListener("visibilitychange", () => {
   } else if (socket === null) {
     open();
   }
+});
+
+// What happened while the page stood still is fetched when it goes on.
+let wasPaused = false;
+effect(() => {
+  if (wasPaused && !isPaused.value) for (const subscriber of subscribers.values()) subscriber.poll();
+  wasPaused = isPaused.value;
 });
 
 effect(() => {

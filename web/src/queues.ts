@@ -1,7 +1,8 @@
 // The live statistics of every queue, with rates and a short memory for sparklines.
 import { computed, signal } from "@preact/signals";
 import { get, type Schemas } from "./api";
-import { subscribe, type LiveEvent } from "./live";
+import { serverNow } from "./format";
+import { isPaused, subscribe, type LiveEvent } from "./live";
 
 export type QueueStats = Schemas["QueueStats"];
 
@@ -33,17 +34,60 @@ const samples = new Map<string, Sample[]>();
 const backlogs = new Map<string, number[]>();
 const stats = new Map<string, QueueStats>();
 let sampledAt = 0;
+let publishedAt = 0;
 
 export const rows = signal<Map<string, QueueRow> | null>(null);
 export const updatedAt = signal(0);
 
+export interface Total {
+  at: number;
+  pushed: number | null;
+  acked: number | null;
+  backlog: number | null;
+}
+
+export const TOTALS = 300;
 /** Totals over all queues, one sample per second: for the chart of the overview. */
-export const totals = signal<{ at: number; pushed: number | null; acked: number | null; backlog: number }[]>([]);
+export const totals = signal<Total[]>([]);
+let isSeeded = false;
+
+/** Put what the broker remembers before the samples of this page, once. */
+export function seedTotals(): void {
+  if (isSeeded) return;
+  isSeeded = true;
+  void recent().then(
+    (past) => {
+      const first = totals.value[0]?.at ?? Infinity;
+      totals.value = [...past.filter((sample) => sample.at < first - 500), ...totals.value].slice(-TOTALS);
+    },
+    () => undefined, // without a history the charts begin now
+  );
+}
 
 export const sortedRows = computed(() => [...(rows.value?.values() ?? [])].sort((a, b) => a.name.localeCompare(b.name)));
 
 let listeners = 0;
 let stop: (() => void) | null = null;
+
+/** What the broker remembers of the last minutes: charts are full from the beginning. */
+export async function recent(queue?: string): Promise<Total[]> {
+  const now = serverNow();
+  const { times, series } = await get<Schemas["HistorySeries"]>(["history", "series"], {
+    queue,
+    metric: "pushed_per_second,acked_per_second,backlog",
+    from: new Date(now - TOTALS * 1000).toISOString(),
+    to: new Date(now).toISOString(),
+  });
+  return times
+    .map((time, index) => ({ at: time * 1000, pushed: smooth(series["pushed_per_second"], index), acked: smooth(series["acked_per_second"], index), backlog: series["backlog"]?.[index] ?? null }))
+    .filter((sample) => sample.backlog !== null || sample.pushed !== null);
+}
+
+/** The mean of the last seconds, as long as those over which this page itself computes rates. */
+function smooth(values: readonly (number | null)[] | undefined, index: number): number | null {
+  const near = (values ?? []).slice(Math.max(0, index + 1 - RATE_MS / 1000), index + 1).filter((value): value is number => value !== null);
+  return near.length ? near.reduce((sum, value) => sum + value, 0) / near.length : null;
+}
 
 /** Keep the statistics current while somebody looks; returns how to stop. */
 export function watchQueues(): () => void {
@@ -84,6 +128,7 @@ function forget(name: string): void {
 
 function take(changed: readonly QueueStats[], at: number): void {
   for (const queue of changed) stats.set(queue.name, queue);
+  updatedAt.value = Date.now();
   publish(at);
 }
 
@@ -93,13 +138,13 @@ function publish(at: number): void {
   const next = new Map<string, QueueRow>();
   for (const [name, queue] of stats) next.set(name, row(queue, at, isSample));
   rows.value = next;
-  updatedAt.value = Date.now();
+  publishedAt = Date.now();
   if (isSample) sampleTotals(at, next);
 }
 
 // Queues that do not change send nothing: time passes for them all the same, or their rates would never fall to zero.
 setInterval(() => {
-  if (stop && stats.size && Date.now() - updatedAt.value > 1500) publish(Date.now());
+  if (stop && stats.size && !isPaused.value && Date.now() - publishedAt > 1500) publish(Date.now());
 }, 1000);
 
 function row(queue: QueueStats, at: number, isSample: boolean): QueueRow {
@@ -154,7 +199,7 @@ function sampleTotals(at: number, all: ReadonlyMap<string, QueueRow>): void {
     acked: known.length ? sum(known.map((queue) => queue.ackedPerSecond ?? 0)) : null,
     backlog: sum(list.map((queue) => queue.ready + queue.leased + queue.waiting)),
   };
-  totals.value = [...totals.value.slice(-299), sample];
+  totals.value = [...totals.value.slice(1 - TOTALS), sample];
 }
 
 /** Seconds until the backlog is empty at the current rates, or null when it is not shrinking. */

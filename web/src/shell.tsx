@@ -1,16 +1,18 @@
 // What surrounds every page: navigation, the state of the connection, the palette and the keyboard.
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, me, signOut, tabSecret } from "./api";
-import { duration } from "./format";
+import { ApiError, broker, me, signOut, tabSecret } from "./api";
+import { brief, local, short } from "./format";
 import { helpText, listenToKeys } from "./keyboard";
 import { connection, isPaused } from "./live";
+import { Icon, type IconName } from "./parts/icon";
 import { Problem, Skeleton } from "./parts/load";
 import { Palette, openPalette } from "./parts/palette";
-import { DialogHost, Empty, ToastHost, openDialog } from "./parts/ui";
-import { updatedAt } from "./queues";
-import { Link, link, path } from "./router";
+import { DialogHost, ToastHost, openDialog } from "./parts/dialog";
+import { Empty } from "./parts/ui";
+import { sortedRows, updatedAt, watchQueues } from "./queues";
+import { Link, link, path, query, setQuery } from "./router";
 import { isDark, toggleTheme } from "./theme";
 
 type PageModule = { default: ComponentType };
@@ -19,22 +21,35 @@ export interface Section {
   id: string;
   title: string;
   key: string; // after "g"
+  icon: IconName;
   load: () => Promise<PageModule>;
 }
 
-export const SECTIONS: readonly Section[] = [
-  { id: "", title: "Overview", key: "o", load: () => import("./pages/overview") },
-  { id: "queues", title: "Queues", key: "q", load: () => import("./pages/queues") },
-  { id: "dlq", title: "Dead letters", key: "d", load: () => import("./pages/dlq") },
-  { id: "tasks", title: "Tasks", key: "t", load: () => import("./pages/tasks") },
-  { id: "workers", title: "Workers", key: "w", load: () => import("./pages/workers") },
-  { id: "schedules", title: "Schedules", key: "s", load: () => import("./pages/schedules") },
-  { id: "history", title: "History", key: "h", load: () => import("./pages/history") },
-  { id: "query", title: "Query", key: "u", load: () => import("./pages/query") },
-  { id: "operations", title: "Operations", key: "p", load: () => import("./pages/operations") },
-  { id: "audit", title: "Audit", key: "a", load: () => import("./pages/audit") },
-  { id: "broker", title: "Broker", key: "b", load: () => import("./pages/broker") },
+/** The pages, in groups: what is there, what happened, and the broker itself. */
+const GROUPS: readonly (readonly Section[])[] = [
+  [
+    { id: "", title: "Overview", key: "o", icon: "overview", load: () => import("./pages/overview") },
+    { id: "queues", title: "Queues", key: "q", icon: "queues", load: () => import("./pages/queues") },
+    { id: "dlq", title: "Dead letters", key: "d", icon: "dead", load: () => import("./pages/dlq") },
+    { id: "tasks", title: "Tasks", key: "t", icon: "tasks", load: () => import("./pages/tasks") },
+    { id: "workflows", title: "Workflows", key: "f", icon: "workflows", load: () => import("./pages/workflows") },
+    { id: "workers", title: "Workers", key: "w", icon: "workers", load: () => import("./pages/workers") },
+    { id: "schedules", title: "Schedules", key: "s", icon: "schedules", load: () => import("./pages/schedules") },
+  ],
+  [
+    { id: "history", title: "History", key: "h", icon: "history", load: () => import("./pages/history") },
+    { id: "traces", title: "Traces", key: "r", icon: "traces", load: () => import("./pages/traces") },
+    { id: "query", title: "Query", key: "u", icon: "query", load: () => import("./pages/query") },
+    { id: "pipelines", title: "Pipelines", key: "l", icon: "pipelines", load: () => import("./pages/pipelines") },
+  ],
+  [
+    { id: "operations", title: "Operations", key: "p", icon: "operations", load: () => import("./pages/operations") },
+    { id: "audit", title: "Audit", key: "a", icon: "audit", load: () => import("./pages/audit") },
+    { id: "broker", title: "Broker", key: "b", icon: "broker", load: () => import("./pages/broker") },
+  ],
 ];
+
+export const SECTIONS: readonly Section[] = GROUPS.flat();
 
 /** Pages with a part of the address behind their name. */
 const DETAILS: Record<string, () => Promise<PageModule>> = {
@@ -42,7 +57,15 @@ const DETAILS: Record<string, () => Promise<PageModule>> = {
   messages: () => import("./pages/message"),
   tasks: () => import("./pages/task"),
   workflows: () => import("./pages/workflow"),
+  workers: () => import("./pages/worker"),
+  schedules: () => import("./pages/schedule"),
+  traces: () => import("./pages/trace"),
+  pipelines: () => import("./pages/pipeline"),
+  broker: () => import("./pages/broker"),
 };
+
+/** The section that a page without one of its own belongs to. */
+const PARENTS: Record<string, string> = { messages: "queues" };
 
 function choose(parts: readonly string[]): (() => Promise<PageModule>) | undefined {
   const [name = "", ...rest] = parts;
@@ -56,6 +79,11 @@ export function App() {
   useEffect(() => listenToKeys(), []);
   if (me.value === undefined) return <div class="pending" aria-busy="true" />;
   if (me.value === null) return <Lazy load={signInPage} />;
+  return <Shell />;
+}
+
+function Shell() {
+  useEffect(watchQueues, []); // for the numbers beside the pages, and so that pages open with data
   return (
     <div class="shell">
       <a class="skip" href="#main">
@@ -103,25 +131,36 @@ function Lazy({ load }: { load: () => Promise<PageModule> }) {
 const isMenuOpen = signal(false);
 
 function Sidebar() {
-  const here = path.value[0] === "messages" ? "queues" : path.value[0] === "workflows" ? "tasks" : (path.value[0] ?? "");
+  const here = PARENTS[path.value[0] ?? ""] ?? path.value[0] ?? "";
   return (
     <aside class="sidebar" data-open={isMenuOpen.value ? "yes" : "no"}>
       <div class="brand">
         <Link href={link([])}>
-          <img src="icon.svg" alt="" width="22" height="22" /> Penstock
+          <img src="icon.svg" alt="" width="20" height="20" /> Penstock
         </Link>
+        <Environment />
         <button class="quiet menu" aria-expanded={isMenuOpen.value} onClick={() => (isMenuOpen.value = !isMenuOpen.value)}>
           Menu
         </button>
       </div>
       <button class="search" onClick={openPalette}>
-        Search <kbd>Ctrl K</kbd>
+        <span>
+          <Icon name="search" /> Search
+        </span>
+        <kbd>Ctrl K</kbd>
       </button>
       <nav aria-label="Pages" onClick={() => (isMenuOpen.value = false)}>
-        {SECTIONS.map((section) => (
-          <Link key={section.id} href={link([section.id].filter(Boolean))} aria-current={section.id === here ? "page" : undefined}>
-            {section.title}
-          </Link>
+        {GROUPS.map((group, index) => (
+          <>
+            {index ? <hr aria-hidden="true" /> : null}
+            {group.map((section) => (
+              <Link key={section.id} href={link([section.id].filter(Boolean))} aria-current={section.id === here ? "page" : undefined}>
+                <Icon name={section.icon} />
+                {section.title}
+                {section.id === "dlq" ? <DeadCount /> : null}
+              </Link>
+            ))}
+          </>
         ))}
       </nav>
       <div class="sidebar-foot">
@@ -150,6 +189,22 @@ function Sidebar() {
   );
 }
 
+/** Which broker this is, so that nobody purges the wrong one. */
+function Environment() {
+  return broker.environment ? <span class={`environment ${broker.color}`}>{broker.environment}</span> : null;
+}
+
+const dead = computed(() => sortedRows.value.reduce((sum, queue) => sum + queue.dead, 0));
+
+function DeadCount() {
+  return dead.value ? (
+    <span class="nav-count danger">
+      {short(dead.value)}
+      <span class="unseen"> dead letters</span>
+    </span>
+  ) : null;
+}
+
 const now = signal(Date.now());
 setInterval(() => document.hidden || (now.value = Date.now()), 1000);
 
@@ -160,16 +215,27 @@ function LiveState() {
   return (
     <button class={`live ${state}`} onClick={() => (isPaused.value = !isPaused.value)} title="Pause or resume live updates (.)" aria-pressed={isPaused.value}>
       <i aria-hidden="true" /> {text}
-      {age > 3000 && updatedAt.value ? <span class="soft"> · data {duration(age)} old</span> : null}
+      {age > 3000 && state !== "live" && updatedAt.value ? <span class="soft"> data {brief(age)} old</span> : null}
     </button>
   );
 }
 
 function Banner() {
-  if (connection.value !== "offline") return null;
-  return (
-    <div class="banner" role="alert">
-      The broker cannot be reached. What you see is the last state; actions are off until it is back.
-    </div>
-  );
+  const at = query.value.get("at");
+  if (connection.value === "offline") {
+    return (
+      <div class="banner" role="alert">
+        The broker cannot be reached. What you see is the last state; actions are off until it is back.
+      </div>
+    );
+  }
+  if (at) {
+    return (
+      <div class="banner info" role="status">
+        <span>As it was at {local(at)}. Actions are off.</span>
+        <button onClick={() => setQuery({ at: "" })}>Back to now</button>
+      </div>
+    );
+  }
+  return broker.isReadOnly ? <div class="banner warning">This dashboard is read-only: it changes nothing, whoever is signed in.</div> : null;
 }

@@ -20,6 +20,7 @@ PAGE: Final = "index.html"
 # Scripts and styles come from the broker alone, nothing is inline, and no text becomes a script.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self'; "
+    "frame-src 'self'; "
     "base-uri 'self'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types penstock"
 )
@@ -33,6 +34,7 @@ _HASHED: Final = re.compile(r"-[0-9A-Z]{8}\.(js|css)$")
 _ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _BASE: Final = b'<base href="/ui/">'
+_BANNER: Final = b'<meta name="penstock-banner" content="">'
 
 NOT_BUILT: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Penstock</title></head><body>
@@ -41,6 +43,23 @@ NOT_BUILT: Final = """<!doctype html>
 <p>Install Node 20 or newer and run <code>make setup</code> again. The API is at <a href="../docs">/docs</a>.</p>
 </body></html>
 """
+
+
+class Banner(NamedTuple):
+    """What the page says about the broker that it shows, so that nobody purges the wrong one."""
+
+    environment: str = ""
+    color: str = ""
+    is_read_only: bool = False
+
+    @property
+    def tag(self) -> bytes:
+        """The element of the page that says it."""
+        words = (self.color or "gray", "read-only" if self.is_read_only else "", self.environment)
+        return f'<meta name="penstock-banner" content="{escape("|".join(words))}">'.encode()
+
+
+NO_BANNER: Final = Banner()
 
 
 class Reply(NamedTuple):
@@ -54,8 +73,9 @@ class Reply(NamedTuple):
 class Files:
     """The built files in memory. They are read again when the build has changed, which happens in development only."""
 
-    def __init__(self, folder: Path = STATIC) -> None:
+    def __init__(self, folder: Path = STATIC, banner: Banner = NO_BANNER) -> None:
         self._folder = folder
+        self._banner = banner
         self._built_at: int | None = None
         self._files: dict[str, bytes] = {}
 
@@ -92,7 +112,7 @@ class Files:
 
     def _page(self, accepted: str, prefix: str) -> Reply:
         headers = _PAGE_HEADERS | {"content-type": "text/html; charset=utf-8"}
-        content = self._files[PAGE]
+        content = self._files[PAGE].replace(_BANNER, self._banner.tag)
         if prefix and _PREFIX.fullmatch(prefix):
             content = content.replace(_BASE, f'<base href="{escape(prefix)}/ui/">'.encode())
         return Reply(200, content, headers)

@@ -1,10 +1,12 @@
 // One message: its payload, where it stands in each group, why it waits, and what happened to it.
-import { at, call, get, may, post, type Schemas } from "../api";
+import { at, call, get, post, type Schemas } from "../api";
 import { useInterval, useLoad, View } from "../parts/load";
-import { exactJson, Payload } from "../parts/payload";
-import { ask, Badge, Card, Empty, Facts, Field, notify, Page, Time } from "../parts/ui";
+import { exactJson, isPlainText, Payload } from "../parts/payload";
+import { ask, notify } from "../parts/dialog";
+import { Action, Badge, Card, Empty, Facts, Field, Page, Time } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
-import { content } from "./queue";
+import { content } from "./queue-actions";
+import { traceText } from "./task";
 
 type Message = Schemas["MessageDetails"];
 
@@ -27,20 +29,37 @@ export default function MessagePage() {
       actions={
         message.data ? (
           <>
-            {may("push", queue) ? <button onClick={() => pushAgain(queue, message.data as Message)}>Push again</button> : null}
-            {may("manage", queue) ? <button onClick={() => cancel(id, parts, message.reload)}>Cancel</button> : null}
+            <Action right="push" queue={queue} onClick={() => pushAgain(queue, message.data as Message)}>
+              Push again
+            </Action>
+            <Action queue={queue} onClick={() => cancel(id, parts, message.reload)}>
+              Cancel
+            </Action>
           </>
         ) : null
       }
     >
       <View of={message}>
         {(data) => (
-          <>
-            <div class="columns">
-              <Card title="Message">
-                <Facts items={facts(data)} />
+          <div class="split">
+            <div>
+              <Card title="Payload">
+                <Payload of={data} />
               </Card>
-              <Card title="State in each group">
+              <Card title="Timeline">
+                <View of={events} rows={3}>
+                  {(list) => (
+                    <ol class="timeline">
+                      {list.events.map((event, index) => (
+                        <EventItem key={index} event={event} />
+                      ))}
+                    </ol>
+                  )}
+                </View>
+              </Card>
+            </div>
+            <div>
+              <Card title="In each group">
                 {data.groups.length ? (
                   <ul class="timeline">
                     {data.groups.map((group) => (
@@ -51,27 +70,16 @@ export default function MessagePage() {
                   <Empty title="No group reads this message" />
                 )}
               </Card>
-            </div>
-            <Card title="Timeline">
-              <View of={events} rows={3}>
-                {(list) => (
-                  <ol class="timeline">
-                    {list.events.map((event, index) => (
-                      <EventItem key={index} event={event} />
-                    ))}
-                  </ol>
-                )}
-              </View>
-            </Card>
-            <Card title="Payload">
-              <Payload of={data} />
-            </Card>
-            {Object.keys(data.headers).length ? (
-              <Card title="Headers">
-                <Facts items={Object.entries(data.headers)} />
+              <Card title="Message">
+                <Facts aside items={facts(data)} />
               </Card>
-            ) : null}
-          </>
+              {Object.keys(data.headers).length ? (
+                <Card title="Headers">
+                  <Facts aside items={Object.entries(data.headers)} />
+                </Card>
+              ) : null}
+            </div>
+          </div>
         )}
       </View>
     </Page>
@@ -93,7 +101,7 @@ function GroupState({ group }: { group: Schemas["MessageState"] }) {
           next attempt <Time at={group.due_at} />
         </p>
       ) : null}
-      {group.error ? <pre class="trace">{group.error}</pre> : null}
+      {group.error ? <pre class="trace" tabIndex={0}>{group.error}</pre> : null}
     </li>
   );
 }
@@ -115,7 +123,7 @@ function EventItem({ event }: { event: Schemas["MessageEvent"] }) {
           <Link href={messageLink(event.letter)}>dead letter {event.letter}</Link>
         </p>
       ) : null}
-      {event.error ? <pre class="trace">{event.error}</pre> : null}
+      {event.error ? <pre class="trace" tabIndex={0}>{event.error}</pre> : null}
     </li>
   );
 }
@@ -130,7 +138,7 @@ function facts(message: Message): [string, preact.ComponentChildren][] {
   if (message.available_at) items.push(["Available", <Time key="available" at={message.available_at} />]);
   if (message.expires_at) items.push(["Expires", <Time key="expires" at={message.expires_at} />]);
   if (message.dedup_key) items.push(["Dedup key", message.dedup_key]);
-  if (message.trace) items.push(["Trace", <code key="trace">{message.trace}</code>]);
+  if (message.trace) items.push(["Trace", <Link key="trace" href={link(["traces", message.trace])}>{traceText(message.trace)}</Link>]);
   const origin = message.headers["penstock-origin"];
   if (origin) items.push(["Came from", <Link key="origin" href={messageLink(origin)}>{origin}</Link>]);
   return items;
@@ -158,7 +166,7 @@ function cancel(id: string, parts: readonly string[], reload: () => void): void 
 }
 
 function pushAgain(queue: string, message: Message): void {
-  let text = message.payload_base64 === undefined ? exactJson(message.payload, "  ") : "";
+  let text = isPlainText(message) ? message.payload : message.payload_base64 === undefined ? exactJson(message.payload, "  ") : "";
   ask({
     title: `Push to ${queue} again`,
     children: (

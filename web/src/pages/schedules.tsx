@@ -1,24 +1,38 @@
 // Schedules: when each is due next, and what it submitted last.
-import { at, call, get, may, type Schemas } from "../api";
+import { get, type Schemas } from "../api";
+import { cronWords } from "../cron";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { ask, Badge, Card, Empty, Page, Time } from "../parts/ui";
+import { Action, Badge, Card, Empty, Page, Time } from "../parts/ui";
 import { Link, link } from "../router";
+import { runNow, setPaused } from "./schedule-actions";
 
 type Schedule = Schemas["Schedule"];
 
 function columns(reload: () => void): readonly Column<Schedule>[] {
   return [
-    { id: "name", title: "Schedule", narrow: true, sort: (schedule) => schedule.name, cell: (schedule) => <span class="name">{schedule.name}</span> },
+    { id: "name", title: "Schedule", narrow: true, sort: (schedule) => schedule.name, cell: (schedule) => <Link class="name" href={link(["schedules", schedule.name])}>{schedule.name}</Link> },
     { id: "state", title: "State", cell: (schedule) => (schedule.is_paused ? <Badge tone="warning">paused</Badge> : <Badge tone="ok">on</Badge>) },
-    { id: "cron", title: "When", narrow: true, cell: (schedule) => <code title={schedule.timezone}>{schedule.cron}</code> },
+    { id: "cron", title: "When", narrow: true, cell: (schedule) => <span title={`${schedule.cron} ${schedule.timezone}`}>{cronWords(schedule.cron) || <code>{schedule.cron}</code>}</span> },
     { id: "zone", title: "Time zone", cell: (schedule) => schedule.timezone },
     { id: "task", title: "Task", cell: (schedule) => schedule.task_type },
-    { id: "queue", title: "Queue", cell: (schedule) => <Link href={link(["queues", schedule.queue])}>{schedule.queue}</Link> },
-    { id: "next", title: "Next", narrow: true, sort: (schedule) => schedule.next_at ?? "", cell: (schedule) => <Time at={schedule.is_paused ? null : schedule.next_at} /> },
-    { id: "last", title: "Last", cell: (schedule) => (schedule.last_task_id ? <Link href={link(["tasks", schedule.last_task_id])}><Time at={schedule.last_at} /></Link> : "never") },
-    { id: "runs", title: "", cell: (schedule) => <Link href={link(["tasks"], { q: `schedule:${schedule.name}` })}>runs</Link> },
-    { id: "pause", title: "", cell: (schedule) => (may("manage", schedule.queue) ? <button onClick={() => setPaused(schedule, reload)}>{schedule.is_paused ? "Resume" : "Pause"}</button> : null) },
+    { id: "queue", title: "Queue", fills: true, cell: (schedule) => <Link href={link(["queues", schedule.queue])}>{schedule.queue}</Link> },
+    { id: "next", title: "Next", narrow: true, isNumber: true, sort: (schedule) => schedule.next_at ?? "", cell: (schedule) => <Time at={schedule.is_paused ? null : schedule.next_at} /> },
+    { id: "last", title: "Last", isNumber: true, cell: (schedule) => (schedule.last_task_id ? <Link href={link(["tasks", schedule.last_task_id])}><Time at={schedule.last_at} /></Link> : <span class="zero">never</span>) },
+    {
+      id: "act",
+      title: "",
+      cell: (schedule) => (
+        <span class="row">
+          <Action class="in-row" queue={schedule.queue} onClick={() => runNow(schedule, reload)}>
+            Run now
+          </Action>
+          <Action class="in-row" queue={schedule.queue} onClick={() => setPaused(schedule, reload)}>
+            {schedule.is_paused ? "Resume" : "Pause"}
+          </Action>
+        </span>
+      ),
+    },
   ];
 }
 
@@ -31,7 +45,7 @@ export default function Schedules() {
         <View of={loaded}>
           {({ schedules }) =>
             schedules.length ? (
-              <Table label="Schedules" rows={schedules} columns={columns(loaded.reload)} rowKey={(schedule) => schedule.name} />
+              <Table label="Schedules" rows={schedules} columns={columns(loaded.reload)} rowKey={(schedule) => schedule.name} href={(schedule) => link(["schedules", schedule.name])} />
             ) : (
               <Empty title="No schedules" command="penstock schedules set nightly '0 3 * * *' make_report --queue reports">
                 A schedule submits a task whenever its cron expression says so.
@@ -42,19 +56,4 @@ export default function Schedules() {
       </Card>
     </Page>
   );
-}
-
-function setPaused(schedule: Schedule, reload: () => void): void {
-  const action = schedule.is_paused ? "resume" : "pause";
-  const { name, next_at: _next, last_at: _last, last_task_id: _task, ...rest } = schedule;
-  ask({
-    title: `${schedule.is_paused ? "Resume" : "Pause"} ${name}?`,
-    children: <p>{schedule.is_paused ? "It goes on from its next tick." : "It submits nothing until it is resumed."}</p>,
-    command: `penstock schedules ${action} ${name}`,
-    confirm: schedule.is_paused ? "Resume" : "Pause",
-    run: async () => {
-      await call("PUT", at(["schedules", name]), { ...rest, is_paused: !schedule.is_paused });
-      reload();
-    },
-  });
 }

@@ -1,13 +1,18 @@
-// One task: arguments, result, progress, every run with its error, and its neighbours in the workflow.
+// One task: arguments, result, progress, why it waits, every run with its error, and its neighbours in the workflow.
 import { useEffect } from "preact/hooks";
-import { at, call, get, may, post, type Schemas } from "../api";
-import { duration } from "../format";
+import { at, call, get, post, type Schemas } from "../api";
+import { duration, plural } from "../format";
 import { subscribe } from "../live";
+import { ask } from "../parts/dialog";
 import { useLoad, View } from "../parts/load";
 import { exactJson, Payload } from "../parts/payload";
-import { ask, Badge, Card, Facts, Page, Time } from "../parts/ui";
+import { Table } from "../parts/table";
+import { Action, Badge, Card, type Fact, Facts, Page, Time } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
-import { STATE_TONES, type Task } from "./tasks";
+import type { Task, TaskWhy } from "../types";
+import { STATE_TONES, TASK_COLUMNS } from "./tasks";
+
+const FINAL = ["completed", "dead", "cancelled"];
 
 export default function TaskPage() {
   const [, id = ""] = path.value;
@@ -17,12 +22,25 @@ export default function TaskPage() {
   return (
     <Page
       title={task?.task_type ?? "Task"}
+      badges={
+        <>
+          {task ? <Badge tone={STATE_TONES[task.status] ?? "neutral"}>{task.status}</Badge> : null}
+        </>
+      }
       crumbs={[["Tasks", link(["tasks"])]]}
       actions={
-        task && may("manage", task.queue) ? (
+        task ? (
           <>
-            {["dead", "cancelled", "failed"].includes(task.status) ? <button onClick={() => act("retry", task, loaded.reload)}>Retry</button> : null}
-            {["completed", "dead", "cancelled"].includes(task.status) ? null : <button onClick={() => act("cancel", task, loaded.reload)}>Cancel</button>}
+            {["dead", "cancelled", "failed"].includes(task.status) ? (
+              <Action queue={task.queue} onClick={() => act("retry", task, loaded.reload)}>
+                Retry
+              </Action>
+            ) : null}
+            {FINAL.includes(task.status) ? null : (
+              <Action queue={task.queue} onClick={() => act("cancel", task, loaded.reload)}>
+                Cancel
+              </Action>
+            )}
           </>
         ) : null
       }
@@ -34,11 +52,34 @@ export default function TaskPage() {
 
 function Details({ task }: { task: Task }) {
   return (
-    <>
-      <div class="columns">
-        <Card title="Task">
-          <Facts items={facts(task)} />
+    <div class="split">
+      <div>
+        {FINAL.includes(task.status) || task.status === "running" ? null : <Why id={task.task_id} state={task.status} />}
+        {task.error ? (
+          <Card title="Last error">
+            <pre class="trace" tabIndex={0}>
+              {task.error}
+            </pre>
+          </Card>
+        ) : null}
+        {task.progress === null || task.progress === undefined ? null : (
+          <Card title="Progress">
+            <pre class="trace" tabIndex={0}>
+              {exactJson(task.progress, "  ")}
+            </pre>
+          </Card>
+        )}
+        <Card title="Arguments">
+          <Payload of={{ payload: Object.keys(task.kwargs ?? {}).length ? { args: task.args, kwargs: task.kwargs } : task.args }} />
         </Card>
+        {task.status === "completed" ? (
+          <Card title="Result">
+            <Payload of={{ payload: task.result }} />
+          </Card>
+        ) : null}
+        <Neighbours task={task} />
+      </div>
+      <div>
         <Card title="Runs">
           {task.runs?.length ? (
             <ul class="timeline">
@@ -50,49 +91,85 @@ function Details({ task }: { task: Task }) {
             <p class="soft">It has not run yet.</p>
           )}
         </Card>
+        <Card title="Task">
+          <Facts aside items={facts(task)} />
+        </Card>
       </div>
-      {task.error ? (
-        <Card title="Last error">
-          <pre class="trace">{task.error}</pre>
-        </Card>
-      ) : null}
-      <div class="columns">
-        <Card title="Arguments">
-          <Payload of={{ payload: Object.keys(task.kwargs ?? {}).length ? { args: task.args, kwargs: task.kwargs } : task.args }} />
-        </Card>
-        {task.status === "completed" ? (
-          <Card title="Result">
-            <Payload of={{ payload: task.result }} />
-          </Card>
-        ) : null}
-        {task.progress === null || task.progress === undefined ? null : (
-          <Card title="Progress">
-            <pre class="trace">{exactJson(task.progress, "  ")}</pre>
-          </Card>
+    </div>
+  );
+}
+
+function Why({ id, state }: { id: string; state: string }) {
+  const loaded = useLoad(`why,${id},${state}`, (abort) => get<TaskWhy>(["tasks", id, "why"], {}, abort));
+  return (
+    <Card title="Why it waits">
+      <View of={loaded} rows={2}>
+        {(why) => (
+          <ul class="timeline">
+            {why.reasons.map((reason) => (
+              <li key={reason.code + reason.group} class="warning">
+                {reason.text} <Badge plain>{reason.code}</Badge>
+                {reason.due_at ? (
+                  <p class="soft">
+                    due <Time at={reason.due_at} />
+                  </p>
+                ) : null}
+              </li>
+            ))}
+            {why.parents.map((parent) => (
+              <li key={parent.task_id} class="neutral">
+                waits for <Link href={link(["tasks", parent.task_id])}>{parent.task_type}</Link> <Badge tone={STATE_TONES[parent.status] ?? "neutral"}>{parent.status}</Badge>
+              </li>
+            ))}
+          </ul>
         )}
-      </div>
+      </View>
+    </Card>
+  );
+}
+
+/** The tasks that it waited for, and those that wait for it. */
+function Neighbours({ task }: { task: Task }) {
+  const loaded = useLoad(task.workflow ? `neighbours,${task.workflow},${task.status}` : null, (abort) => get<Schemas["TaskPage"]>(["tasks"], { workflow: task.workflow, limit: 200 }, abort));
+  const all = loaded.data?.tasks ?? [];
+  const parents = all.filter((other) => task.depends_on.includes(other.task_id));
+  const children = all.filter((other) => other.depends_on.includes(task.task_id));
+  if (!parents.length && !children.length) return null;
+  return (
+    <>
+      {([["Parents", parents], ["Children", children]] as const).map(([title, tasks]) =>
+        tasks.length ? (
+          <Card key={title} title={title} class="flush">
+            <Table label={title} rows={tasks} columns={TASK_COLUMNS.slice(0, 5)} rowKey={(other) => other.task_id} href={(other) => link(["tasks", other.task_id])} />
+          </Card>
+        ) : null,
+      )}
     </>
   );
 }
 
-function facts(task: Task): [string, preact.ComponentChildren][] {
-  return [
-    ["State", <Badge key="state" tone={STATE_TONES[task.status] ?? "neutral"}>{task.status}</Badge>],
+function facts(task: Task): Fact[] {
+  const items: Fact[] = [
     ["Id", <code key="id">{task.task_id}</code>],
     ["Queue", <Link key="queue" href={link(["queues", task.queue])}>{task.queue}</Link>],
     ["Attempt", `${task.attempt} of ${task.max_attempts}`],
     ["Submitted", <Time key="submitted" at={task.submitted_at} />],
-    ["Due", <Time key="due" at={task.due_at} />],
-    ["Started", <Time key="started" at={task.started_at} />],
-    ["Finished", <Time key="finished" at={task.finished_at} />],
-    ["Worker", task.worker || "–"],
-    ["Message", task.message_id ? <Link key="message" href={messageLink(task.message_id)}>{task.message_id}</Link> : "–"],
-    ["Waits for", task.depends_on.length ? task.depends_on.map((id) => <Link key={id} href={link(["tasks", id])}>{id.slice(0, 13)}… </Link>) : "–"],
-    ["Workflow", task.workflow ? <Link key="workflow" href={link(["workflows", task.workflow])}>{task.workflow}</Link> : "–"],
-    ["Schedule", task.schedule ? <Link key="schedule" href={link(["schedules"])}>{task.schedule}</Link> : "–"],
-    ["Timeout", task.timeout_ms ? duration(task.timeout_ms) : "none"],
   ];
+  if (task.due_at) items.push(["Due", <Time key="due" at={task.due_at} />]);
+  if (task.started_at) items.push(["Started", <Time key="started" at={task.started_at} />]);
+  if (task.finished_at) items.push(["Finished", <Time key="finished" at={task.finished_at} />]);
+  if (task.worker) items.push(["Worker", <Link key="worker" href={link(["workers", task.worker])}>{task.worker}</Link>]);
+  if (task.message_id) items.push(["Message", <Link key="message" href={messageLink(task.message_id)}>{task.message_id}</Link>]);
+  if (task.depends_on.length) items.push(["Waits for", plural(task.depends_on.length, "task")]);
+  if (task.workflow) items.push(["Workflow", <Link key="workflow" href={link(["workflows", task.workflow])}>{task.workflow.slice(0, 13)}…</Link>]);
+  if (task.schedule) items.push(["Schedule", <Link key="schedule" href={link(["schedules", task.schedule])}>{task.schedule}</Link>]);
+  if (task.trace) items.push(["Trace", <Link key="trace" href={link(["traces", task.trace])}>{traceText(task.trace)}</Link>]);
+  items.push(["Timeout", task.timeout_ms ? duration(task.timeout_ms) : "none"]);
+  return items;
 }
+
+/** A trace in few letters: the id in a traceparent such as 00-4bf9…-00f0…-01. */
+export const traceText = (trace: string): string => `${(trace.split("-")[1] ?? trace).slice(0, 13)}…`;
 
 function RunItem({ run }: { run: Schemas["Run"] }) {
   const tone = run.outcome === "completed" ? "ok" : run.outcome ? "danger" : "";
@@ -100,13 +177,15 @@ function RunItem({ run }: { run: Schemas["Run"] }) {
   return (
     <li class={tone}>
       <strong>Attempt {run.attempt}</strong> {run.outcome ? <Badge tone={tone === "ok" ? "ok" : "danger"}>{run.outcome}</Badge> : <Badge tone="info">running</Badge>}
-      <p class="soft">
-        <Time at={run.started_at} /> · {took} · {run.worker}
+      <p class="soft small">
+        <Time at={run.started_at} /> · {took} · <Link href={link(["workers", run.worker])}>{run.worker}</Link>
       </p>
       {run.error ? (
         <details>
-          <summary>{run.error.trim().split("\n").at(-1)}</summary>
-          <pre class="trace">{run.error}</pre>
+          <summary class="small">{run.error.trim().split("\n").at(-1)}</summary>
+          <pre class="trace" tabIndex={0}>
+            {run.error}
+          </pre>
         </details>
       ) : null}
     </li>

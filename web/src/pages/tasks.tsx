@@ -1,22 +1,24 @@
 // Tasks: filter them, act on those that are ticked, or on all that match.
-import { signal, useSignal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { call, at, get, may, post, type Schemas } from "../api";
-import { duration, plural } from "../format";
+import { get, type Schemas } from "../api";
+import { count, duration, plural, short } from "../format";
 import { selectAllMatching } from "../keyboard";
 import { subscribe } from "../live";
+import { askBulk } from "../parts/bulk";
 import { type Filter, FilterBar, parseFilter } from "../parts/filter";
 import { useLoad, View } from "../parts/load";
 import { exactJson } from "../parts/payload";
 import { type Column, Table } from "../parts/table";
-import { ask, Badge, Card, Empty, notify, Page, Time, type Tone } from "../parts/ui";
+import { Action, Badge, Card, Empty, Page, Time, type Tone } from "../parts/ui";
+import { SavedViews } from "../parts/views";
 import { Link, link, query, setQuery } from "../router";
-
-export type Task = Schemas["Task"];
+import type { Task } from "../types";
 
 const STATES = ["scheduled", "pending", "blocked", "running", "completed", "failed", "dead", "cancelled"] as const;
 const FIELDS = ["status", "task_type", "queue", "worker", "workflow", "schedule", "error_contains", "since", "until"] as const;
 const FREE = "argument";
+const SUGGESTED = ["task_type", "queue", "worker", "workflow", "schedule"];
 
 export const STATE_TONES: Record<string, Tone> = { completed: "ok", running: "info", failed: "warning", dead: "danger", cancelled: "neutral", pending: "neutral", scheduled: "neutral", blocked: "warning" };
 
@@ -35,9 +37,9 @@ export const TASK_COLUMNS: readonly Column<Task>[] = [
   { id: "arguments", title: "Arguments", cell: (task) => <code dir="auto">{argumentsOf(task)}</code> },
   { id: "queue", title: "Queue", cell: (task) => <Link href={link(["queues", task.queue])}>{task.queue}</Link> },
   { id: "attempt", title: "Attempt", isNumber: true, cell: (task) => `${task.attempt} of ${task.max_attempts}` },
-  { id: "submitted", title: "Submitted", cell: (task) => <Time at={task.submitted_at} /> },
-  { id: "took", title: "Ran for", isNumber: true, cell: (task) => (task.started_at && task.finished_at ? duration(Date.parse(task.finished_at) - Date.parse(task.started_at)) : "–") },
-  { id: "error", title: "Error", cell: (task) => <span title={task.error}>{task.error.split("\n").at(-1)}</span> },
+  { id: "submitted", title: "Submitted", isNumber: true, cell: (task) => <Time at={task.submitted_at} /> },
+  { id: "took", title: "Ran for", isNumber: true, cell: (task) => (task.started_at && task.finished_at ? duration(Date.parse(task.finished_at) - Date.parse(task.started_at)) : <span class="zero">–</span>) },
+  { id: "error", title: "Error", fills: true, cell: (task) => <span class="soft" title={task.error}>{task.error.trim().split("\n").at(-1)}</span> },
 ];
 
 export function argumentsOf(task: Task): string {
@@ -46,23 +48,42 @@ export function argumentsOf(task: Task): string {
   return [...positional, ...named].join(", ").slice(0, 140);
 }
 
+/** A line such as `status:dead kwargs.to:"a b"` as the API names it. */
+export function taskFilter(text: string): Filter {
+  const filter = parseFilter(text, FIELDS, FREE);
+  const path = filter[FREE]?.match(/^((?:kwargs|args)\.[\w.]+):"?([^"]*)"?$/);
+  return path ? { ...filter, [FREE]: `${path[1]}=${path[2]}` } : filter;
+}
+
+/** Values of a field among the newest tasks of the broker, the most frequent first. */
+async function suggestions(field: string, prefix: string): Promise<{ value: string; count: number }[]> {
+  if (!SUGGESTED.includes(field)) return [];
+  const { tasks } = await get<Schemas["TaskPage"]>(["tasks"], { limit: SAMPLE });
+  const counts = new Map<string, number>();
+  for (const task of tasks) {
+    const value = String(task[field as keyof Task] ?? "");
+    if (value.startsWith(prefix) && value) counts.set(value, (counts.get(value) ?? 0) + 1);
+  }
+  return [...counts].map(([value, count]) => ({ value, count })).sort((a, b) => b.count - a.count).slice(0, 12);
+}
+
 const PAGE_SIZE = 100;
-/** Tasks that changed since the list was loaded: it does not move by itself. */
-const changes = signal(0);
+const SAMPLE = 500;
 
 export default function Tasks() {
   const text = query.value.get("q") ?? "";
-  const filter = parseFilter(text, FIELDS, FREE);
+  const filter = taskFilter(text);
   const selected = useSignal<Set<string>>(new Set());
   const isAllMatching = useSignal(false);
+  const arrived = useSignal(0); // tasks that were submitted since the list was loaded: it does not move by itself
   const more = useSignal<{ tasks: Task[]; cursor: string | null; isLoading: boolean }>({ tasks: [], cursor: null, isLoading: false });
   const loaded = useLoad(`tasks,${text}`, async (abort) => {
     const page = await get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE }, abort);
     more.value = { tasks: [], cursor: page.cursor, isLoading: false };
-    changes.value = 0;
+    arrived.value = 0;
     return page;
   });
-  useEffect(() => subscribe({ topics: ["tasks"], interval_ms: 1000 }, (event) => event.event === "task" && (changes.value += 1), loaded.reload), []);
+  const counts = useCounts(filter["queue"], (added) => (arrived.value += added));
   useEffect(() => {
     selectAllMatching.value = () => (isAllMatching.value = true);
     return () => void (selectAllMatching.value = null);
@@ -71,38 +92,61 @@ export default function Tasks() {
     const { cursor, isLoading, tasks } = more.value;
     if (!cursor || isLoading) return;
     more.value = { tasks, cursor, isLoading: true };
-    void get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE, cursor }).then((page) => {
-      more.value = { tasks: [...tasks, ...page.tasks], cursor: page.cursor, isLoading: false };
-    });
+    void get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE, cursor }).then(
+      (page) => (more.value = { tasks: [...tasks, ...page.tasks], cursor: page.cursor, isLoading: false }),
+      () => (more.value = { tasks, cursor, isLoading: false }),
+    );
   };
   const clear = (): void => {
     selected.value = new Set();
     isAllMatching.value = false;
+  };
+  const done = (): void => {
+    clear();
     loaded.reload();
   };
   return (
     <Page title="Tasks">
       <div class="filter-bar">
-        <FilterBar label="Filter tasks" text={text} fields={Object.fromEntries(FIELDS.map((field) => [field, field === "status" ? STATES : []]))} onChange={(q) => setQuery({ q })} />
-        {STATES.slice(3, 7).map((state) => (
-          <button key={state} aria-pressed={filter["status"] === state} onClick={() => setQuery({ q: filter["status"] === state ? "" : `status:${state}` })}>
-            {state}
-          </button>
-        ))}
+        <FilterBar
+          label="Filter tasks"
+          example={'status:dead task_type:report kwargs.to:"a b"'}
+          text={text}
+          fields={Object.fromEntries(FIELDS.map((field) => [field, field === "status" ? STATES : []]))}
+          suggest={suggestions}
+          onChange={(q) => setQuery({ q })}
+        />
+        <SavedViews page="tasks" />
       </div>
-      {changes.value ? (
-        <p>
-          <button onClick={loaded.reload}>{plural(changes.value, "change")} · show</button>
-        </p>
-      ) : null}
-      {selected.value.size || isAllMatching.value ? <Selection filter={filter} ids={[...selected.value]} isAll={isAllMatching.value} setAll={() => (isAllMatching.value = true)} clear={clear} /> : null}
+      <div class="filter-bar">
+        <span class="segmented" role="group" aria-label="State">
+          <button aria-pressed={!filter["status"]} onClick={() => setQuery({ q: withStatus(text, "") })}>
+            All
+          </button>
+          {STATES.map((state) => (
+            <button key={state} aria-pressed={filter["status"] === state} onClick={() => setQuery({ q: withStatus(text, filter["status"] === state ? "" : state) })}>
+              {state} {counts[state] === undefined ? "" : <span class="soft number">{short(counts[state] ?? 0)}</span>}
+            </button>
+          ))}
+        </span>
+      </div>
       <Card class="flush">
         <View of={loaded}>
           {(page) => {
             const tasks = [...page.tasks, ...more.value.tasks];
             return tasks.length ? (
               <>
-                <Table label="Tasks" rows={tasks} columns={TASK_COLUMNS} rowKey={(task) => task.task_id} href={(task) => link(["tasks", task.task_id])} selected={selected.value} onSelect={(keys) => (selected.value = keys)} onEnd={loadMore} />
+                <Table
+                  label="Tasks"
+                  rows={tasks}
+                  columns={TASK_COLUMNS}
+                  rowKey={(task) => task.task_id}
+                  href={(task) => link(["tasks", task.task_id])}
+                  selected={selected.value}
+                  onSelect={(keys) => (selected.value = keys)}
+                  onEnd={loadMore}
+                  news={{ count: arrived.value, show: loaded.reload }}
+                />
                 <div class="table-foot">
                   {plural(tasks.length, "task")}
                   {more.value.cursor ? ", more as you scroll" : ""}
@@ -116,8 +160,37 @@ export default function Tasks() {
           }}
         </View>
       </Card>
+      {selected.value.size || isAllMatching.value ? <Selection filter={filter} ids={[...selected.value]} isAll={isAllMatching.value} setAll={() => (isAllMatching.value = true)} clear={clear} done={done} /> : null}
     </Page>
   );
+}
+
+/** How many tasks there are of each state, live: numbers, never a flood of tasks. */
+function useCounts(queue: string | undefined, onAdded: (added: number) => void): Record<string, number> {
+  type Row = Record<string, number | string> & { queue: string };
+  const rows = useSignal<ReadonlyMap<string, Row>>(new Map());
+  const sum = (all: ReadonlyMap<string, Row>): Record<string, number> => {
+    const list = [...all.values()].filter((row) => !queue || row.queue === queue);
+    return Object.fromEntries(STATES.map((state) => [state, list.reduce((total, row) => total + Number(row[state] ?? 0), 0)]));
+  };
+  const whole = (all: ReadonlyMap<string, Row>): number => Object.values(sum(all)).reduce((total, value) => total + value, 0);
+  useEffect(() => {
+    const take = (counts: Row[]): void => {
+      const next = new Map([...rows.value, ...counts.map((row): [string, Row] => [row.queue, row])]);
+      const added = whole(next) - whole(rows.value);
+      if (rows.value.size && added > 0) onAdded(added);
+      rows.value = next;
+    };
+    const poll = (): void => void get<{ counts: Row[] }>(["tasks", "counts"]).then((reply) => take(reply.counts), () => undefined);
+    poll();
+    return subscribe({ topics: ["task_counts"], interval_ms: 1000 }, (event) => event.event === "task_counts" && take(event["counts"] as Row[]), poll);
+  }, [queue]);
+  return rows.value.size ? sum(rows.value) : {};
+}
+
+function withStatus(text: string, status: string): string {
+  const rest = text.replace(/(^|\s)status:\S*/g, "").trim();
+  return [status ? `status:${status}` : "", rest].filter(Boolean).join(" ");
 }
 
 interface SelectionProps {
@@ -126,21 +199,21 @@ interface SelectionProps {
   isAll: boolean;
   setAll: () => void;
   clear: () => void;
+  done: () => void;
 }
 
-function Selection({ filter, ids, isAll, setAll, clear }: SelectionProps) {
-  const what = isAll ? "all tasks that match" : plural(ids.length, "task");
+function Selection({ filter, ids, isAll, setAll, clear, done }: SelectionProps) {
+  const body = isAll ? requestBody(filter) : { task_ids: ids };
+  const queue = isAll ? (filter["queue"] ?? "") : "";
   return (
     <div class="selection" role="status">
-      <strong>{isAll ? "All that match are selected" : `${what} selected`}</strong>
+      <strong>{isAll ? "All that match are selected" : `${count(ids.length)} selected`}</strong>
       {isAll ? null : <button onClick={setAll}>Select all that match</button>}
-      {may("manage") ? (
-        <>
-          {isAll ? null : <button onClick={() => each("retry", ids, clear)}>Retry</button>}
-          <button onClick={() => (isAll ? bulk("cancel", filter, clear) : each("cancel", ids, clear))}>Cancel</button>
-          {isAll ? <button onClick={() => bulk("purge", filter, clear)}>Purge</button> : null}
-        </>
-      ) : null}
+      {(["retry", "cancel", "purge"] as const).map((action) => (
+        <Action key={action} queue={queue} onClick={() => bulk(action, body, done)}>
+          {VERBS[action].verb}
+        </Action>
+      ))}
       <button class="quiet" onClick={clear}>
         Clear
       </button>
@@ -148,38 +221,26 @@ function Selection({ filter, ids, isAll, setAll, clear }: SelectionProps) {
   );
 }
 
-function each(action: "retry" | "cancel", ids: string[], done: () => void): void {
-  ask({
-    title: `${action === "retry" ? "Run" : "Cancel"} ${plural(ids.length, "task")}${action === "retry" ? " again" : ""}?`,
-    command: () => `penstock tasks ${action} ${ids.join(" ")}`,
-    confirm: action === "retry" ? "Retry" : "Cancel them",
-    danger: action === "cancel",
-    run: async () => {
-      const results = await Promise.allSettled(ids.map((id) => (action === "retry" ? post(["tasks", id, "retry"]) : call("DELETE", at(["tasks", id])))));
-      const refused = results.filter((result) => result.status === "rejected").length;
-      notify(refused ? `${ids.length - refused} done, ${refused} refused: they are not in a state that allows it` : "Done");
-      done();
-    },
-  });
+function requestBody(filter: Filter): Record<string, unknown> {
+  const { status, ...rest } = filter;
+  return { ...rest, ...(status ? { status: status.split(",") } : {}) };
 }
 
-function bulk(action: "cancel" | "purge", filter: Filter, done: () => void): void {
-  ask({
-    title: action === "cancel" ? "Cancel every task that matches?" : "Forget every task that matches?",
-    children: (
-      <p>
-        The filter is <code>{JSON.stringify(filter)}</code>. It runs as an operation that you can watch and stop.
-      </p>
-    ),
-    command: () => `penstock operations begin ${action} ${Object.entries(filter).map(([name, value]) => `--${name.replace(/_/g, "-")} '${value}'`).join(" ")}`,
-    confirm: action === "cancel" ? "Cancel them" : "Purge",
-    danger: true,
-    typed: action,
-    run: async () => {
-      const { status, ...rest } = filter;
-      await post(["operations"], { action, ...rest, ...(status ? { status: status.split(",") } : {}), until: new Date().toISOString() });
-      notify("The operation has begun: see Operations");
-      done();
-    },
+const VERBS = {
+  retry: { verb: "Retry", effect: "Each runs again, with all its attempts. Those that are neither dead nor cancelled are left alone." },
+  cancel: { verb: "Cancel", effect: "They will not run. What a worker still reports of them is refused." },
+  purge: { verb: "Purge", effect: "Their records and results are forgotten. Only tasks that are over are purged." },
+} as const;
+
+function bulk(action: keyof typeof VERBS, body: Record<string, unknown>, done: () => void): void {
+  const flags = Object.entries(body).map(([name, value]) => `--${name.replace(/_/g, "-").replace(/^task-ids$/, "task-id")} '${Array.isArray(value) ? value.join(",") : String(value)}'`);
+  askBulk({
+    parts: ["tasks", action],
+    body,
+    ...VERBS[action],
+    noun: "task",
+    danger: action !== "retry",
+    command: `penstock operations begin ${action} ${flags.join(" ")}`.trim(),
+    done,
   });
 }

@@ -1,96 +1,111 @@
-// A workflow as a graph, with the chain of tasks that decided how long it took.
+// A workflow as a graph, with the chain of tasks that decided how long it took and what halving a step would save.
 import { useEffect, useState } from "preact/hooks";
-import { get, type Schemas } from "../api";
-import { count, duration, plural } from "../format";
+import { criticalPath, runTime, type Step, steps } from "../critical-path";
+import { count, duration, plural, serverNow } from "../format";
 import type { LayoutReply, LayoutRequest } from "../layout.worker";
+import { askBulk } from "../parts/bulk";
 import { useInterval, useLoad, View } from "../parts/load";
-import { Table } from "../parts/table";
-import { Card, Empty, Facts, Page } from "../parts/ui";
-import { base, link, navigate, path } from "../router";
-import { TASK_COLUMNS, type Task } from "./tasks";
+import { type Column, Table } from "../parts/table";
+import { Action, Badge, Card, Empty, Page, Stats } from "../parts/ui";
+import { Link, link, navigate, path } from "../router";
+import { layoutWorker } from "../trusted";
+import type { Task } from "../types";
+import { oneWorkflow, TASKS_MAX, type Workflow } from "../workflows";
+import { TASK_COLUMNS } from "./tasks";
+import { WORKFLOW_TONES } from "./workflows";
 
 const NODES_MAX = 300;
-const [WIDTH, HEIGHT] = [180, 46];
+const [WIDTH, HEIGHT] = [172, 44];
 
 export default function WorkflowPage() {
   const [, id = ""] = path.value;
-  const loaded = useLoad(`workflow,${id}`, (abort) => everyTask(id, abort));
-  useInterval(loaded.reload, 5);
+  const loaded = useLoad(`workflow,${id}`, (abort) => oneWorkflow(id, abort));
+  useInterval(loaded.reload, 3);
+  const state = loaded.data?.status;
+  const queue = loaded.data?.queues[0] ?? "";
   return (
-    <Page title={`Workflow ${id}`} crumbs={[["Tasks", link(["tasks"])]]}>
-      <View of={loaded}>
-        {(tasks) =>
-          tasks.length ? (
-            <>
-              <Card title="Summary">
-                <Summary tasks={tasks} />
-              </Card>
-              <Card title="Graph">{tasks.length > NODES_MAX ? <p class="soft">{plural(tasks.length, "task")} are too many to draw: the table has them.</p> : <Graph tasks={tasks} />}</Card>
-              <Card class="flush">
-                <Table label="Tasks of the workflow" rows={tasks} columns={TASK_COLUMNS} rowKey={(task) => task.task_id} href={(task) => link(["tasks", task.task_id])} />
-              </Card>
-            </>
-          ) : (
-            <Empty title="No tasks of this workflow are kept" />
-          )
-        }
-      </View>
+    <Page
+      title={`Workflow ${id}`}
+      badges={
+        <>
+          {state ? <Badge tone={WORKFLOW_TONES[state] ?? "neutral"}>{state}</Badge> : null}
+        </>
+      }
+      crumbs={[["Workflows", link(["workflows"])]]}
+      actions={
+        <>
+          <Action queue={queue} onClick={() => bulk("retry", id, loaded.reload)}>
+            Retry failed
+          </Action>
+          {state === "running" ? (
+            <Action queue={queue} onClick={() => bulk("cancel", id, loaded.reload)}>
+              Cancel
+            </Action>
+          ) : null}
+        </>
+      }
+    >
+      <View of={loaded}>{(workflow) => <Details workflow={workflow} />}</View>
     </Page>
   );
 }
 
-async function everyTask(workflow: string, abort: AbortSignal): Promise<Task[]> {
-  const tasks: Task[] = [];
-  let cursor: string | null = null;
-  do {
-    const page: Schemas["TaskPage"] = await get<Schemas["TaskPage"]>(["tasks"], { workflow, limit: 1000, cursor }, abort);
-    tasks.push(...page.tasks);
-    cursor = page.cursor;
-  } while (cursor && tasks.length < 5000);
-  return tasks.reverse();
-}
-
-const time = (iso: string | null): number => (iso ? Date.parse(iso) : Date.now());
-
-/** The chain of parents that ended last, from the task that ended last back to a root. */
-export function criticalPath(tasks: readonly Task[]): Task[] {
-  const byId = new Map(tasks.map((task) => [task.task_id, task]));
-  const latest = (list: readonly Task[]): Task | undefined => [...list].sort((a, b) => time(b.finished_at) - time(a.finished_at))[0];
-  const chain: Task[] = [];
-  let task = latest(tasks);
-  while (task && !chain.includes(task)) {
-    chain.unshift(task);
-    task = latest(task.depends_on.map((id) => byId.get(id)).filter((parent): parent is Task => parent !== undefined));
-  }
-  return chain;
-}
-
-function Summary({ tasks }: { tasks: readonly Task[] }) {
-  const chain = criticalPath(tasks);
-  const work = chain.reduce((sum, task) => sum + (task.started_at ? time(task.finished_at) - time(task.started_at) : 0), 0);
-  const began = Math.min(...tasks.map((task) => time(task.submitted_at)));
-  const ended = Math.max(...tasks.map((task) => time(task.finished_at)));
-  const slowest = [...chain].sort((a, b) => runTime(b) - runTime(a))[0];
+function Details({ workflow }: { workflow: Workflow }) {
+  const { tasks } = workflow;
+  if (!tasks.length) return <Empty title="No tasks of this workflow are kept" />;
+  const path = steps(tasks);
+  const sum = (pick: (step: Step) => number): number => path.reduce((all, step) => all + pick(step), 0);
+  const took = (workflow.finished_at ? Date.parse(workflow.finished_at) : serverNow()) - Date.parse(workflow.submitted_at);
   return (
-    <Facts
-      items={[
-        ["Tasks", count(tasks.length)],
-        ["Finished", count(tasks.filter((task) => task.finished_at).length)],
-        ["Took", duration(ended - began)],
-        ["Critical path", `${plural(chain.length, "task")}: ${duration(work)} of work, ${duration(Math.max(0, ended - began - work))} of waiting`],
-        ["Slowest on it", slowest ? `${slowest.task_type}, ${duration(runTime(slowest))}; halving it would save ${duration(runTime(slowest) / 2)}` : "–"],
-      ]}
-    />
+    <>
+      <Stats
+        items={[
+          { name: "Tasks", value: count(tasks.length) },
+          { name: "Completed", value: count(workflow.counts["completed"] ?? 0) },
+          { name: "Dead", value: count(workflow.counts["dead"] ?? 0), tone: workflow.counts["dead"] ? "danger" : undefined },
+          { name: workflow.finished_at ? "Took" : "Running for", value: duration(took) },
+          { name: "Work on the critical path", value: duration(sum((step) => step.worked)) },
+          { name: "Waits on it", value: duration(sum((step) => step.waited)) },
+        ]}
+      />
+      <Card title="Graph" actions={<span class="soft small">The critical path is drawn in bold</span>}>
+        {tasks.length === TASKS_MAX ? <p class="notice warning">Only the first {count(tasks.length)} tasks are shown.</p> : null}
+        <Graph tasks={tasks.length > NODES_MAX ? foldedByType(tasks) : tasks} isFolded={tasks.length > NODES_MAX} />
+      </Card>
+      <Card title="Critical path" class="flush">
+        <Table label="Critical path" rows={path} columns={STEP_COLUMNS} rowKey={(step) => step.task.task_id} href={(step) => link(["tasks", step.task.task_id])} />
+      </Card>
+      <Card title="Tasks" class="flush">
+        <Table label="Tasks of the workflow" rows={tasks} columns={TASK_COLUMNS} rowKey={(task) => task.task_id} href={(task) => link(["tasks", task.task_id])} />
+      </Card>
+    </>
   );
 }
 
-const runTime = (task: Task): number => (task.started_at ? time(task.finished_at) - time(task.started_at) : 0);
+const STEP_COLUMNS: readonly Column<Step>[] = [
+  { id: "task", title: "Step", narrow: true, fills: true, cell: ({ task }) => <Link class="name" href={link(["tasks", task.task_id])}>{task.task_type}</Link> },
+  { id: "waited", title: "Waited", isNumber: true, narrow: true, hint: "For a worker, after its parents were done", cell: (step) => duration(step.waited) },
+  { id: "worked", title: "Worked", isNumber: true, narrow: true, cell: (step) => duration(step.worked) },
+  { id: "saves", title: "Halving it saves", isNumber: true, hint: "Off the whole workflow: less than half where another chain is nearly as long", sort: (step) => step.saves, cell: (step) => duration(step.saves) },
+];
 
-function Graph({ tasks }: { tasks: readonly Task[] }) {
+/** Many tasks as one node for each type: with the latest of its ends, and edges between types. */
+function foldedByType(tasks: readonly Task[]): Task[] {
+  const typeOf = new Map(tasks.map((task) => [task.task_id, task.task_type]));
+  const groups = new Map<string, Task[]>();
+  for (const task of tasks) groups.set(task.task_type, [...(groups.get(task.task_type) ?? []), task]);
+  return [...groups].map(([type, members]) => {
+    const parents = new Set(members.flatMap((task) => task.depends_on.map((id) => typeOf.get(id) ?? "")).filter((other) => other && other !== type));
+    const worst = (["dead", "running", "blocked", "pending"] as const).find((state) => members.some((task) => task.status === state));
+    return { ...(members[0] as Task), task_id: type, task_type: `${type} × ${members.length}`, depends_on: [...parents], status: worst ?? "completed" };
+  });
+}
+
+function Graph({ tasks, isFolded }: { tasks: readonly Task[]; isFolded: boolean }) {
   const [layout, setLayout] = useState<LayoutReply | null>(null);
   const shape = tasks.map((task) => task.task_id + task.depends_on.join()).join();
   useEffect(() => {
-    const worker = new Worker(trusted(), { type: "module" });
+    const worker = new Worker(layoutWorker(), { type: "module" });
     worker.onmessage = (event: MessageEvent<LayoutReply>) => setLayout(event.data);
     const known = new Set(tasks.map((task) => task.task_id));
     const request: LayoutRequest = {
@@ -100,11 +115,12 @@ function Graph({ tasks }: { tasks: readonly Task[] }) {
     worker.postMessage(request);
     return () => worker.terminate();
   }, [shape]);
-  if (!layout) return <div class="pending" />;
-  const critical = new Set(criticalPath(tasks).map((task) => task.task_id));
+  if (!layout) return <div class="pending" aria-busy="true" />;
+  const critical = new Set(isFolded ? [] : criticalPath(tasks).map((task) => task.task_id));
+  const open = (task: Task): void => navigate(isFolded ? link(["tasks"], { q: `workflow:${task.workflow} task_type:${task.task_id}` }) : link(["tasks", task.task_id]));
   return (
-    <div class="graph" tabIndex={0} aria-label="Graph of the workflow; the table below has the same tasks">
-      <svg width={layout.width} height={layout.height} role="img" aria-label={`${tasks.length} tasks`}>
+    <div class="graph" tabIndex={0} role="group" aria-label="Graph of the workflow; the table below has the same tasks">
+      <svg width={layout.width} height={layout.height} role="img" aria-label={plural(tasks.length, "task")}>
         {layout.edges.map((edge) => (
           <path key={edge.from + edge.to} class={critical.has(edge.from) && critical.has(edge.to) ? "critical" : ""} d={`M${edge.points.map((point) => `${point.x},${point.y}`).join("L")}`} />
         ))}
@@ -112,14 +128,15 @@ function Graph({ tasks }: { tasks: readonly Task[] }) {
           const place = layout.nodes[task.task_id];
           if (!place) return null;
           return (
-            <g key={task.task_id} class={`${task.status} ${critical.has(task.task_id) ? "critical" : ""}`} transform={`translate(${place.x - WIDTH / 2},${place.y - HEIGHT / 2})`} onClick={() => navigate(link(["tasks", task.task_id]))}>
-              <rect width={WIDTH} height={HEIGHT} rx={7} />
-              <text x={12} y={19}>
-                {task.task_type.slice(0, 24)}
+            <g key={task.task_id} class={`${task.status} ${critical.has(task.task_id) ? "critical" : ""}`} transform={`translate(${place.x - WIDTH / 2},${place.y - HEIGHT / 2})`} onClick={() => open(task)}>
+              <rect class="box" width={WIDTH} height={HEIGHT} rx={6} />
+              <rect class="state" x={8} y={10} width={3} height={HEIGHT - 20} rx={1.5} />
+              <text x={20} y={18}>
+                {task.task_type.slice(0, 22)}
               </text>
-              <text x={12} y={36} class="soft">
+              <text x={20} y={34} class="soft">
                 {task.status}
-                {task.started_at ? ` · ${duration(runTime(task))}` : ""}
+                {task.started_at && !isFolded ? ` · ${duration(runTime(task))}` : ""}
               </text>
             </g>
           );
@@ -129,13 +146,15 @@ function Graph({ tasks }: { tasks: readonly Task[] }) {
   );
 }
 
-/** The address of the worker, as the policy of the page wants it: only our own file. */
-function trusted(): string {
-  const file = document.querySelector<HTMLMetaElement>('meta[name="penstock-layout"]')?.content ?? "";
-  const url = new URL(file, base).href;
-  const types = (window as { trustedTypes?: { createPolicy: (name: string, rules: { createScriptURL: (url: string) => string }) => { createScriptURL: (url: string) => string } } }).trustedTypes;
-  policy ??= types?.createPolicy("penstock", { createScriptURL: (text) => text }) ?? { createScriptURL: (text) => text };
-  return policy.createScriptURL(url);
+function bulk(action: "retry" | "cancel", workflow: string, done: () => void): void {
+  askBulk({
+    parts: ["tasks", action],
+    body: { workflow, status: action === "retry" ? ["dead", "cancelled"] : ["scheduled", "pending", "blocked", "running", "failed"] },
+    verb: action === "retry" ? "Retry" : "Cancel",
+    noun: "task",
+    effect: action === "retry" ? "Every dead or cancelled task of the workflow runs again; what waits for it goes on." : "Every task of the workflow that is not over is cancelled.",
+    danger: action === "cancel",
+    command: `penstock operations begin ${action} --workflow ${workflow}`,
+    done,
+  });
 }
-
-let policy: { createScriptURL: (url: string) => string } | undefined;

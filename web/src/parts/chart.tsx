@@ -1,56 +1,72 @@
 // A time series, drawn by uPlot, with the same numbers as a table for whoever cannot see it.
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { short } from "../format";
-
-export interface Series {
-  name: string;
-  values: readonly (number | null)[];
-  color: "accent" | "second" | "danger" | "soft";
-  isDashed?: boolean;
-}
+import { local, short } from "../format";
+import { isDark } from "../theme";
+import { NumberTable, type Series } from "./numbers";
 
 interface ChartProps {
   label: string;
   times: readonly number[]; // seconds since 1970
   series: readonly Series[];
-  height?: number;
+  span?: number | undefined; // seconds: the axis is that long, also while there is less to show
+  marks?: readonly number[]; // seconds: something happened
   format?: (value: number) => string;
-  onSelect?: (from: number, to: number) => void; // seconds; a range was dragged
+  onSelect?: ((from: number, to: number) => void) | undefined; // seconds; a range was dragged
+  children?: ComponentChildren;
 }
 
-export function Chart({ label, times, series, height = 180, format = short, onSelect }: ChartProps) {
+const HEIGHT = 176;
+
+export function Chart({ label, times, series, span, marks = [], format = short, onSelect, children }: ChartProps) {
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
+  const hovered = useSignal<number | null>(null);
+  const current = useRef({ marks, onSelect, span });
+  current.current = { marks, onSelect, span };
   const data = [times as number[], ...series.map((line) => line.values as (number | null)[])] as uPlot.AlignedData;
-  const shape = series.map((line) => line.name + line.color).join();
+  const shape = series.map((line) => line.name + line.color).join() + isDark.value + Boolean(onSelect);
 
   useEffect(() => {
     const element = host.current;
     if (!element) return undefined;
-    const chart = new uPlot(options(element, series, height, format, onSelect), data, element);
+    const chart = new uPlot(options(element, series, format, current.current, (index) => (hovered.value = index), () => current.current), data, element);
     plot.current = chart;
-    const resize = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height }));
+    const resize = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     resize.observe(element);
     return () => {
       resize.disconnect();
       chart.destroy();
       plot.current = null;
     };
-  }, [shape, height, document.documentElement.dataset["theme"]]);
+  }, [shape]);
 
-  useEffect(() => plot.current?.setData(data), [data]);
+  // Drawn only when there is something new: a page may be drawn again for other reasons.
+  const version = `${times.length},${times.at(-1)},${series.map((line) => line.values.at(-1)).join()},${marks.length}`;
+  useEffect(() => plot.current?.setData(data), [version, shape]);
 
+  const index = hovered.value ?? times.length - 1;
   return (
     <figure class="chart" aria-label={label}>
-      <div class="legend" aria-hidden="true">
-        {series.map((line) => (
-          <span key={line.name} class={`key ${line.color}`}>
-            {line.name}
-          </span>
-        ))}
-      </div>
+      <header>
+        <div class="legend" aria-hidden="true">
+          {series.map((line) => {
+            const value = line.values[index];
+            return (
+              <span key={line.name} class={`key ${line.color}`}>
+                {line.name} <b>{value === null || value === undefined ? "–" : format(value)}</b>
+              </span>
+            );
+          })}
+        </div>
+        <span class="small soft" aria-hidden="true">
+          {hovered.value === null || !times[index] ? "" : local(times[index] * 1000)}
+        </span>
+      </header>
       <div ref={host} class="plot" aria-hidden="true" />
+      {children}
       <details class="small soft">
         <summary>As a table</summary>
         <NumberTable times={times} series={series} format={format} />
@@ -59,42 +75,8 @@ export function Chart({ label, times, series, height = 180, format = short, onSe
   );
 }
 
-function NumberTable({ times, series, format }: Pick<ChartProps, "times" | "series"> & { format: (value: number) => string }) {
-  const step = Math.max(1, Math.floor(times.length / 20));
-  const rows = times.map((time, index) => ({ time, index })).filter(({ index }) => index % step === 0);
-  return (
-    <table>
-      <thead>
-        <tr>
-          <th scope="col">Time</th>
-          {series.map((line) => (
-            <th scope="col" key={line.name} class="number">
-              {line.name}
-            </th>
-          ))}
-        </tr>
-      </thead>
-      <tbody>
-        {rows.map(({ time, index }) => (
-          <tr key={time}>
-            <td>{new Date(time * 1000).toLocaleString("sv")}</td>
-            {series.map((line) => {
-              const value = line.values[index];
-              return (
-                <td key={line.name} class="number">
-                  {value === null || value === undefined ? "–" : format(value)}
-                </td>
-              );
-            })}
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
 function timeText(seconds: number, step: number): string {
-  const text = new Date(seconds * 1000).toLocaleString("sv"); // 2026-01-31 09:05:00
+  const text = local(seconds * 1000); // 2026-01-31 09:05:00
   if (step >= 86_400) return text.slice(5, 10);
   return step >= 60 ? text.slice(11, 16) : text.slice(11, 19);
 }
@@ -103,27 +85,43 @@ function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function options(element: HTMLElement, series: readonly Series[], height: number, format: (value: number) => string, onSelect?: ChartProps["onSelect"]): uPlot.Options {
-  const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+type Live = Pick<ChartProps, "marks" | "onSelect" | "span">;
+// Seconds between two ticks of the time axis: round numbers, never parts of a second.
+const TIME_STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000, 7_776_000];
+
+function options(element: HTMLElement, series: readonly Series[], format: (value: number) => string, first: Live, onHover: (index: number | null) => void, live: () => Live): uPlot.Options {
+  const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font };
   const lines = series.map((line) => ({
     label: line.name,
     stroke: color(line.color),
     width: 1.5,
     points: { show: false },
+    spanGaps: false,
     ...(line.isDashed ? { dash: [4, 4] } : {}),
-    ...(line.color === "accent" ? { fill: `${color("accent")}18` } : {}),
+    ...(line.color === "accent" && !line.isDashed ? { fill: `${color("accent")}16` } : {}),
   }));
   return {
     width: element.clientWidth || 600,
-    height,
-    cursor: { y: false, drag: { x: Boolean(onSelect), y: false, setScale: false } },
+    height: HEIGHT,
+    padding: [8, 20, 0, 0],
+    cursor: { y: false, points: { size: 5 }, drag: { x: Boolean(first.onSelect), y: false, setScale: false } },
     legend: { show: false },
-    scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
-    axes: [{ ...axis, values: (_plot, times, _axis, _space, step) => times.map((time) => timeText(time, step)) }, { ...axis, size: 54, values: (_plot, values) => values.map((value) => format(value)) }],
+    scales: {
+      x: { range: (_plot, low, high) => (live().span ? [high - (live().span ?? 0), high] : [low, high]) },
+      y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] },
+    },
+    axes: [
+      { ...axis, grid: { show: false }, size: 24, space: 70, incrs: TIME_STEPS, values: (_plot, times, _axis, _space, step) => times.map((time) => timeText(time, step)) },
+      { ...axis, size: (_plot, values) => Math.max(30, ...(values ?? []).map((text) => text.length * 6.5 + 14)), space: 36, values: (_plot, values) => values.map((value) => format(value)) },
+    ],
     series: [{}, ...lines],
     hooks: {
+      setCursor: [(chart) => onHover(chart.cursor.idx ?? null)],
+      draw: [(chart) => drawMarks(chart, live().marks ?? [])],
       setSelect: [
         (chart) => {
+          const { onSelect } = live();
           if (!onSelect || chart.select.width < 4) return;
           onSelect(chart.posToVal(chart.select.left, "x"), chart.posToVal(chart.select.left + chart.select.width, "x"));
           chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
@@ -131,4 +129,20 @@ function options(element: HTMLElement, series: readonly Series[], height: number
       ],
     },
   };
+}
+
+function drawMarks(chart: uPlot, marks: readonly number[]): void {
+  const { ctx, bbox } = chart;
+  ctx.save();
+  ctx.strokeStyle = color("warning");
+  ctx.setLineDash([2, 3]);
+  for (const mark of marks) {
+    const x = chart.valToPos(mark, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
 }

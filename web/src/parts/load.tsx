@@ -74,15 +74,17 @@ export function Skeleton({ rows }: { rows: number }) {
   );
 }
 
+/** What went wrong: the code, the message, what to do, and the id by which the broker's log knows the request. */
 export function Problem({ error, retry }: { error: ApiError; retry?: () => void }) {
   const isForbidden = error.status === 403;
+  const title = isForbidden ? "You may not see this" : error.status === 404 ? "Not found" : error.status === 0 ? "The broker cannot be reached" : "This did not work";
   return (
     <div class={`notice ${isForbidden ? "warning" : "danger"}`} role="alert">
-      <strong>{isForbidden ? "Not allowed" : error.status === 404 ? "Not found" : "This did not work"}</strong>
+      <strong>{error.code === "invalid" ? "This cannot be sent" : title}</strong>
       <p>{error.message}</p>
       {error.hint ? <p class="soft">{error.hint}</p> : null}
-      <p class="soft small">
-        {error.code}
+      <p class="small">
+        <code>{error.code}</code>
         {error.requestId ? ` · request ${error.requestId}` : ""}
       </p>
       {retry && !isForbidden ? <button onClick={retry}>Try again</button> : null}

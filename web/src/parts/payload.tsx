@@ -10,10 +10,16 @@ type Mode = "json" | "text" | "hex";
 export interface PayloadSource {
   payload?: unknown;
   payload_base64?: string;
+  content_type?: string;
+}
+
+/** Whether the payload is text: a JSON string only because JSON carries it. */
+export function isPlainText(of: PayloadSource): of is { payload: string } {
+  return of.content_type === "text/plain" && typeof of.payload === "string";
 }
 
 export function Payload({ of }: { of: PayloadSource }) {
-  const raw = of.payload_base64 === undefined ? null : decode(of.payload_base64);
+  const raw = isPlainText(of) ? new TextEncoder().encode(of.payload) : of.payload_base64 === undefined ? null : decode(of.payload_base64);
   const isJson = raw === null;
   const [mode, setMode] = useState<Mode>(isJson ? "json" : isText(raw) ? "text" : "hex");
   const [isWhole, setWhole] = useState(false);
@@ -93,6 +99,7 @@ function hex(raw: Uint8Array): string {
 
 /** The beginning of a payload, in one line, for tables. */
 export function preview(of: PayloadSource, length = 120): string {
+  if (isPlainText(of)) return of.payload.slice(0, length);
   if (of.payload_base64 === undefined) return exactJson(of.payload).slice(0, length);
   const raw = decode(of.payload_base64.slice(0, 400));
   return isText(raw) ? new TextDecoder().decode(raw).slice(0, length) : `${hex(raw.subarray(0, 16)).slice(10, 58).trim()} …`;

@@ -1,17 +1,17 @@
 // Small building blocks that every page uses.
-import { signal } from "@preact/signals";
+import { type ReadonlySignal, computed, signal, useComputed } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError } from "../api";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { may } from "../api";
 import { count, exact, relative } from "../format";
-import { Link } from "../router";
-import { Problem } from "./load";
+import { connection } from "../live";
+import { Link, query } from "../router";
 
 export type Tone = "ok" | "warning" | "danger" | "info" | "neutral";
 
-export function Badge({ tone = "neutral", children, title }: { tone?: Tone; children: ComponentChildren; title?: string }) {
+export function Badge({ tone = "neutral", children, title, plain }: { tone?: Tone; children: ComponentChildren; title?: string; plain?: boolean }) {
   return (
-    <span class={`badge ${tone}`} title={title}>
+    <span class={`badge ${tone} ${plain ? "plain" : ""}`} title={title}>
       {children}
     </span>
   );
@@ -24,19 +24,42 @@ setInterval(() => document.hidden || (second.value += 1), 1000);
 /** A time as a distance from now, with the exact one on hover. */
 export function Time({ at, empty = "–" }: { at: string | null | undefined; empty?: string }) {
   if (!at) return <span class="soft">{empty}</span>;
-  void second.value;
+  return <Moment at={at} text={relative} />;
+}
+
+/** How long ago something was, without "ago": for a column that is headed by what it measures. */
+export function Age({ at }: { at: string | null | undefined }) {
+  if (!at) return <span class="zero">–</span>;
+  return <Moment at={at} text={(iso) => relative(iso).replace(/ ago$/, "")} />;
+}
+
+function Moment({ at, text }: { at: string; text: (iso: string) => string }) {
+  // A signal as text: the browser writes only when the words change.
+  const words: ReadonlySignal<string> = useMemo(() => computed(() => (void second.value, text(at))), [at]);
   return (
     <time dateTime={at} title={exact(at)}>
-      {relative(at)}
+      {words}
     </time>
   );
 }
 
-export function Page({ title, crumbs, actions, children }: { title: ComponentChildren; crumbs?: [string, string][]; actions?: ComponentChildren; children: ComponentChildren }) {
-  const text = typeof title === "string" ? title : "";
+/** A count in a table: zero steps back, so that the others stand out. */
+export function Amount({ value, text }: { value: number; text: string }) {
+  return value ? <>{text}</> : <span class="zero">{text}</span>;
+}
+
+interface PageProps {
+  title: string;
+  badges?: ComponentChildren; // beside the title
+  crumbs?: [string, string][];
+  actions?: ComponentChildren;
+  children: ComponentChildren;
+}
+
+export function Page({ title, badges, crumbs, actions, children }: PageProps) {
   useEffect(() => {
-    if (text) document.title = `${text} · Penstock`;
-  }, [text]);
+    document.title = `${title} · Penstock`;
+  }, [title]);
   return (
     <>
       <header class="page-head">
@@ -50,7 +73,10 @@ export function Page({ title, crumbs, actions, children }: { title: ComponentChi
               ))}
             </nav>
           ) : null}
-          <h1>{title}</h1>
+          <div class="title">
+            <h1>{title}</h1>
+            {badges}
+          </div>
         </div>
         {actions ? <div class="actions">{actions}</div> : null}
       </header>
@@ -73,6 +99,30 @@ export function Card({ title, actions, children, class: name = "" }: { title?: C
   );
 }
 
+export interface StatItem {
+  name: string;
+  value: string;
+  unit?: string;
+  tone?: Tone | undefined;
+}
+
+/** The few numbers that matter most, in one line. */
+export function Stats({ items }: { items: readonly StatItem[] }) {
+  return (
+    <dl class="stats">
+      {items.map(({ name, value, unit, tone }) => (
+        <div key={name} class={`stat ${tone ?? ""}`}>
+          <dt>{name}</dt>
+          <dd>
+            {value}
+            {unit ? <small> {unit}</small> : null}
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
 export function Tabs({ tabs, current, label }: { tabs: { id: string; title: string; href: string; badge?: number }[]; current: string; label: string }) {
   return (
     <nav class="tabs" aria-label={label}>
@@ -86,9 +136,12 @@ export function Tabs({ tabs, current, label }: { tabs: { id: string; title: stri
   );
 }
 
-export function Facts({ items }: { items: [string, ComponentChildren][] }) {
+export type Fact = [name: string, value: ComponentChildren];
+
+/** Names with values: in columns, or `aside` as a list of properties. */
+export function Facts({ items, aside }: { items: readonly Fact[]; aside?: boolean }) {
   return (
-    <dl class="facts">
+    <dl class={aside ? "properties" : "facts"}>
       {items.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
@@ -99,11 +152,13 @@ export function Facts({ items }: { items: [string, ComponentChildren][] }) {
   );
 }
 
+export const copy = (text: string): Promise<void> => navigator.clipboard?.writeText(text) ?? Promise.resolve();
+
 /** A command to copy: what the page does can be done in a terminal as well. */
 export function Command({ text }: { text: string }) {
   const [isCopied, setCopied] = useState(false);
-  const copy = (): void => {
-    void navigator.clipboard?.writeText(text).then(() => {
+  const onClick = (): void => {
+    void copy(text).then(() => {
       setCopied(true);
       setTimeout(() => setCopied(false), 1500);
     });
@@ -111,7 +166,7 @@ export function Command({ text }: { text: string }) {
   return (
     <span class="command">
       <code tabIndex={0}>{text}</code>
-      <button class="quiet" onClick={copy} aria-label={`Copy: ${text}`}>
+      <button type="button" class="quiet" onClick={onClick} aria-label={`Copy: ${text}`}>
         {isCopied ? "Copied" : "Copy"}
       </button>
     </span>
@@ -128,102 +183,25 @@ export function Empty({ title, children, command }: { title: string; children?: 
   );
 }
 
-// Dialogs: one at a time, on the native element, which traps the focus and closes on Escape.
+/** Whether anything can be changed now: not while the broker is away, nor while the page shows the past. */
+export const canAct = computed(() => connection.value !== "offline" && !query.value.get("at"));
 
-const dialog = signal<(() => ComponentChildren) | null>(null);
-export const openDialog = (content: () => ComponentChildren): void => void (dialog.value = content);
-export const closeDialog = (): void => void (dialog.value = null);
+interface ActionProps {
+  right?: string; // without which the button is not offered
+  queue?: string;
+  class?: string;
+  children: ComponentChildren;
+  onClick: () => void;
+}
 
-export function DialogHost() {
-  const element = useRef<HTMLDialogElement>(null);
-  const content = dialog.value;
-  useEffect(() => {
-    if (content && !element.current?.open) element.current?.showModal();
-    if (!content) element.current?.close();
-  }, [content]);
+/** A button that changes something. */
+export function Action({ right = "manage", queue = "", class: name, children, onClick }: ActionProps) {
+  const title = useComputed(() => (canAct.value ? "" : connection.value === "offline" ? "The broker cannot be reached" : "The page shows the past"));
+  if (!may(right, queue)) return null;
   return (
-    <dialog ref={element} onClose={closeDialog} onClick={(event) => event.target === element.current && closeDialog()}>
-      {content ? <div class="dialog">{content()}</div> : null}
-    </dialog>
-  );
-}
-
-interface ActionDialog {
-  title: string;
-  children?: ComponentChildren;
-  command?: string | (() => string); // what does the same in a terminal
-  confirm: string; // the button
-  danger?: boolean;
-  typed?: string; // what must be typed first
-  run: () => Promise<unknown>;
-  done?: string;
-}
-
-/** Ask before something is changed, run it, and say what happened. */
-export function ask(options: ActionDialog): void {
-  openDialog(() => <AskForm {...options} />);
-}
-
-function AskForm({ title, children, command, confirm, danger, typed, run, done }: ActionDialog) {
-  const [error, setError] = useState<ApiError | null>(null);
-  const [isBusy, setBusy] = useState(false);
-  const [text, setText] = useState("");
-  const [, redraw] = useState(0); // the command below shows what is typed into the fields
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
-      await run();
-      closeDialog();
-      if (done) notify(done);
-    } catch (problem) {
-      setError(problem instanceof ApiError ? problem : new ApiError(0, "fault", String(problem), "", ""));
-      setBusy(false);
-    }
-  };
-  return (
-    <form onSubmit={submit} onInput={() => redraw((turn) => turn + 1)}>
-      <h2>{title}</h2>
+    <button type="button" class={name} disabled={!canAct.value} title={title.value || undefined} onClick={onClick}>
       {children}
-      {typed ? (
-        <label>
-          Type <code>{typed}</code> to confirm
-          <input value={text} onInput={(event) => setText(event.currentTarget.value)} autocomplete="off" />
-        </label>
-      ) : null}
-      {error ? <Problem error={error} /> : null}
-      {command ? (
-        <p class="soft small">
-          In a terminal: <Command text={typeof command === "string" ? command : command()} />
-        </p>
-      ) : null}
-      <footer>
-        <button type="button" onClick={closeDialog}>
-          Cancel
-        </button>
-        <button class={danger ? "danger" : "primary"} disabled={isBusy || (typed !== undefined && text !== typed)}>
-          {isBusy ? "Working…" : confirm}
-        </button>
-      </footer>
-    </form>
-  );
-}
-
-const toast = signal("");
-let toastTimer = 0;
-
-export function notify(text: string): void {
-  toast.value = text;
-  clearTimeout(toastTimer);
-  toastTimer = window.setTimeout(() => (toast.value = ""), 4000);
-}
-
-export function ToastHost() {
-  return (
-    <div class="toast" role="status" aria-live="polite" data-shown={toast.value ? "yes" : "no"}>
-      {toast.value}
-    </div>
+    </button>
   );
 }
 
@@ -235,5 +213,13 @@ export function Field({ label, hint, children }: { label: string; hint?: Compone
       {children}
       {hint ? <small>{hint}</small> : null}
     </label>
+  );
+}
+
+export function Bar({ part, whole, label, tone = "", isLong }: { part: number; whole: number; label: string; tone?: string; isLong?: boolean }) {
+  return (
+    <span class={`bar ${tone} ${isLong ? "long" : ""}`} role="img" aria-label={label}>
+      <i style={{ width: `${whole ? Math.min(100, (100 * part) / whole) : 0}%` }} />
+    </span>
   );
 }
