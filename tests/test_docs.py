@@ -5,7 +5,6 @@ Tables in docs/ have the name in backticks in their first column; that is all th
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -17,12 +16,10 @@ import pytest
 
 from penstock import errors, limits
 from penstock.model import Outcome, QueueOptions
-from tests.support.broker_process import QUIET, Served
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-BROKER = "penstock://localhost:7710"  # where the README's broker is
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 
@@ -123,11 +120,12 @@ def test_a_decision_has_context_decision_and_consequences(page):
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
 
 
-def test_every_promise_names_tests_that_exist():
-    section = text_of("docs/architecture.md").split("## Promises", 1)[1]
-    promises = re.findall(r"^\| \d+ \|.*$", section, re.MULTILINE)
+def test_every_guarantee_names_tests_that_exist():
+    page = text_of("docs/contributing/guarantees.md")
+    promises = re.findall(r"^\| \d+ \|.*$", page, re.MULTILINE)
     named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promise) for promise in promises]
-    missing = [f"{path}::{test}" for tests in named for path, test in tests if not has_test(path, test)]
+    on_page = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    missing = [f"{path}::{test}" for path, test in on_page if not has_test(path, test)]
 
     assert len(promises) >= 10
     assert [promise for promise, tests in zip(promises, named, strict=True) if not tests] == []
@@ -149,8 +147,9 @@ def test_every_make_target_is_explained():
     assert explained == targets[1].split()
 
 
-def test_contributing_stays_short():
-    assert len(text_of("CONTRIBUTING.md").splitlines()) < 150
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "README.md"])
+def test_what_everybody_reads_stays_short(name):
+    assert len(text_of(name).splitlines()) < 150
 
 
 def test_importing_penstock_does_not_load_the_command_line():
@@ -158,43 +157,6 @@ def test_importing_penstock_does_not_load_the_command_line():
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert loaded.split() == []
-
-
-# Blocks that need a Spark are run in tests/spark/, where there is one.
-README_BLOCKS = [block for block in python_blocks("README.md") if "penstock.spark" not in block]
-
-
-@pytest.mark.parametrize("number", range(len(README_BLOCKS)))
-def test_the_code_in_the_readme_runs(number, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    block = README_BLOCKS[number]
-
-    if "@app.task" in block:
-        run_tasks(block, tmp_path)
-    elif BROKER in block:
-        with Served(tmp_path, "--data", "data", *QUIET) as served:
-            run_block(block.replace(BROKER, f"penstock://localhost:{served.port()}"), number)
-    else:
-        run_block(block, number)
-
-
-def run_tasks(block: str, place: Path) -> None:
-    """What the README says to do with it: a worker beside it."""
-    path = os.pathsep.join((str(place), os.environ.get("PYTHONPATH", "")))
-    variables = {**os.environ, "PYTHONPATH": path}
-    with Served(place, "--data", "data", *QUIET) as served:
-        block = block.replace(BROKER, f"penstock://localhost:{served.port()}")
-        block = block.replace("timeout=10", "timeout=100")  # there may be other things to do
-        (place / "shop.py").write_text(block, encoding="utf-8")
-        command = [sys.executable, "-m", "penstock", "worker", "shop:app", "--log-level", "warning"]
-        worker = subprocess.Popen(command, cwd=place, env=variables)
-        done = subprocess.run([sys.executable, "shop.py"], cwd=place, capture_output=True, text=True, check=False)
-        worker.terminate()
-        assert (worker.wait(60), done.stdout, done.stderr) == (0, "15\n", "")
-
-
-def run_block(block: str, number: int) -> None:
-    exec(compile(block, f"README.md, block {number}", "exec"), {"__name__": "__main__"})
 
 
 def test_every_promise_of_the_five_designs_names_tests_that_exist():
