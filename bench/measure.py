@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -68,6 +68,19 @@ def interleaved(*measurements: Measurement, rounds: int = ROUNDS) -> list[float]
     """The median of each, after one round that does not count."""
     found = [[measure() for measure in measurements] for _ in range(rounds + 1)][1:]
     return [median(column) for column in zip(*found, strict=True)]
+
+
+def rounds_of(*measurements: Measurement, rounds: int) -> list[list[float]]:
+    """What each found in every round, after one that does not count: for machines where others work too."""
+    found = [[measure() for measure in measurements] for _ in range(rounds + 1)][1:]
+    return [list(column) for column in zip(*found, strict=True)]
+
+
+def spread(values: Sequence[float], raw: Sequence[float]) -> str:
+    """Between which bounds the ratio is in most rounds."""
+    ratios = sorted(value / limit for value, limit in zip(values, raw, strict=True))
+    tenth = len(ratios) // 10
+    return f"{ratios[tenth]:.2f} to {ratios[-1 - tenth]:.2f}"
 
 
 @contextmanager

@@ -20,6 +20,8 @@ def number(value: float | None, unit: str) -> str:
         return f"{value:.3f} s"
     if unit == "ms":
         return f"{value:.2f} ms"
+    if unit == "×":
+        return f"{value:.2f} ×"
     if unit == "exponent":
         return f"n^{value:.2f}"
     if unit == "MB":

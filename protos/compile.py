@@ -27,7 +27,10 @@ def compile_descriptors(source: str, out: Path) -> bytes:
 def compile_types(source: str, folder: Path) -> Path:
     """The types of the messages, for checkers, in `folder`."""
     _run(source, f"--pyi_out={folder}")
-    return folder / "penstock" / "v1" / f"{source}_pb2.pyi"
+    types = folder / "penstock" / "v1" / f"{source}_pb2.pyi"
+    text = types.read_text(encoding="utf-8")
+    types.write_text(text.replace("from penstock.v1 import", "from penstock.server.grpc.generated import"))
+    return types
 
 
 def _run(source: str, option: str) -> None:

@@ -34,7 +34,7 @@ from tests.support.dose import NIGHTLY
 from tests.support.postgres import PostgresServer
 
 SPARK = PurePosixPath("tests/spark")
-OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
+OWN_SPARK = ("test_cluster.py", "test_sink_kills.py", "test_spark_pages.py")
 TOGETHER = ("test_tidy.py",)  # they share what takes longer than they do
 # Begun early, or at the end all would wait for one of them.
 LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py", "test_patroni.py", "test_faults.py", "test_ha_demo.py")

@@ -53,14 +53,24 @@ def test_without_a_command_the_commands_are_listed(capsys):
     assert all(command in out for command in ("demo", "doctor", "verify", "version"))
 
 
-@pytest.mark.parametrize("words", [["doktor"], ["doctor"], ["doctor", "x", "--frobnicate"], ["verify", "a", "b"]])
-def test_a_command_line_that_makes_no_sense_is_one_line_and_a_hint(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["doktor"], "did you mean 'doctor'?"),
+        (["frobnicate"], "'penstock --help' lists the commands"),
+        (["doctor"], "usage: penstock doctor [OPTIONS] {directory}; see 'penstock doctor --help'"),
+        (["doctor", "x", "--frobnicate"], "see 'penstock doctor --help'"),
+        (["doctor", "x", "--repaid"], "did you mean '--repair'?"),
+        (["verify", "a", "b"], "see 'penstock verify --help'"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_one_line_and_a_hint(words, expected, capsys):
     assert main(words) == 1
     out, err = printed(capsys)
     assert out == ""
     error, hint = err.splitlines()
     assert error.startswith("error: ")
-    assert hint == f"hint:  try 'penstock{' ' + words[0] if words[0] != 'doktor' else ''} --help'"
+    assert hint == f"hint:  {expected}"
 
 
 @pytest.mark.parametrize("command", ["doctor", "verify"])

@@ -6,7 +6,9 @@ CI cannot ask a database of vulnerabilities, so the first sound versions are wri
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import sys
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -50,3 +52,42 @@ def test_what_is_installed_is_not_older_than_the_lower_bounds():
     installed = {each.name: Version(importlib.metadata.version(each.name)) for each in requirements()}
 
     assert {each.name for each in requirements() if installed[each.name] < lower_bound(each)} == set()
+
+
+# What is imported under another name than it is installed by.
+DISTRIBUTIONS: Final = {
+    "argon2": "argon2-cffi",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "jwt": "PyJWT",
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
+}
+# Whoever uses these integrations has them.
+HOSTS: Final = {"django", "django_tasks", "pytest"}
+OURS: Final = {"penstock", "pyspark_penstock"}
+
+
+def imported(path: Path) -> set[str]:
+    """Packages that a module imports, at its beginning or later."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_what_is_imported_is_declared():
+    """What is installed only because something else needs it may be gone tomorrow."""
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    extras = {name: texts for name, texts in project["optional-dependencies"].items() if name != "dev"}
+    texts = [*project["dependencies"], *(text for texts in extras.values() for text in texts)]
+    declared = {Requirement(text).name.lower() for text in texts}
+    found = {name for path in (PYPROJECT.parent / "src").rglob("*.py") for name in imported(path)}
+    foreign = found - set(sys.stdlib_module_names) - OURS - HOSTS
+
+    assert {name for name in foreign if DISTRIBUTIONS.get(name, name).lower() not in declared} == set()

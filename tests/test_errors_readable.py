@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidField, LeaseLost, TaskDied
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import read_push
 from penstock.wire.json_reader import Reader

@@ -11,6 +11,7 @@ from typing import get_args
 import grpc_tools
 
 from penstock.broker.events import CHANGES
+from penstock.broker.sampled_topics import SAMPLES
 from penstock.wire import json_protocols
 from penstock.wire.errors import CLASSES, grpc_status
 from tests.server import test_grpc, test_websocket
@@ -74,7 +75,7 @@ def test_every_live_event_is_documented():
     cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
-    assert named == {*CHANGES, "counters", "task", "worker"}
+    assert named == {*CHANGES, "counters", "task", "worker", *SAMPLES}
 
 
 def test_the_statuses_of_grpc_are_documented():

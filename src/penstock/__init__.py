@@ -136,6 +136,7 @@ def open(
     compaction_seconds: float | None = None,
     sealing: bool = True,
     task_retention_seconds: float = limits.task_retention_seconds,
+    task_result_bytes_max: int = limits.task_result_bytes_max,
     data_mode: str | None = None,
     audit: bool = False,
     master_key: str | Path | bytes | None = None,
@@ -154,10 +155,9 @@ def open(
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
     when it has `journal_file_bytes` (64 MiB) or `journal_file_frames` (200,000) or is `journal_file_seconds` old; with
     `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds` (10). A group can read the
-    directory with `data_mode="0750"`. Queues with `encryption=True` need a `master_key` (a key file or 32 bytes), a
-    `kms_command` or `keys`, or PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment. `segments` keeps new
-    Parquet files elsewhere (docs/segments.md). `history=True` records metrics over time; `metrics` is a function or an
-    `Observer` for every measurement (docs/telemetry.md), or True to have latencies in `ps.metrics()`.
+    directory with `data_mode="0750"`. Queues with `encryption=True` need a `master_key`, a `kms_command` or `keys`
+    (docs/security.md). `segments` keeps new Parquet files elsewhere (docs/segments.md). `history=True` records metrics
+    over time; `metrics` is a function or an `Observer` (docs/telemetry.md), or True for latencies in `ps.metrics()`.
     """
     from penstock.client.handles import Penstock
     from penstock.client.observers import observers_of
@@ -173,6 +173,7 @@ def open(
         journal_file_bytes=check_size(journal_file_bytes, "journal_file_bytes", *limits.journal_file_bytes_range),
         upkeep=upkeep_of(journal_file_frames, journal_file_seconds, compaction_seconds, sealing),
         task_retention_seconds=task_retention_seconds,
+        task_result_bytes_max=task_result_bytes_max,
         data_mode=data_mode,
         audit=audit,
         master_key=master_key,

@@ -17,7 +17,8 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import BadSettings
-from penstock.model import Durability, is_mode, is_store_url, suggestion
+from penstock.model import Durability, is_mode, is_store_url
+from penstock.refusals import suggestion
 from penstock.urls import has_secret, masked
 
 Port = int | Literal["off"]
@@ -27,6 +28,7 @@ LogLevel = Literal["trace", "debug", "info", "warning", "error"]
 Tls = Literal["off", "on", "proxy"]
 TlsClient = Literal["optional", "required"]
 TlsMinimum = Literal["1.3", "1.2"]
+DashboardColor = Literal["", "green", "blue", "amber", "red"]
 
 FILE_NAME: Final = "penstock.toml"
 ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
@@ -56,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tcp_port: Port = 7710
     http_port: Port = 7711
     grpc_port: Port = 7712
+    admin_port: Port = "off"
+    admin_host: str = ""  # as host
     durability: Durability = "fsync"
     sync_ms: float = 50.0
     journal_file_bytes: int = limits.journal_file_bytes
@@ -64,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compaction_seconds: float = 10.0
     sealing: bool = True
     task_retention_seconds: float = limits.task_retention_seconds
+    task_result_bytes_max: int = limits.task_result_bytes_max
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
     audit: AuditMode = "auto"
@@ -72,6 +77,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trusted_proxies: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     http_prefix: str = ""
+    dashboard_read_only: bool = False
+    dashboard_environment: str = ""
+    dashboard_color: DashboardColor = ""
     tls: Tls = "off"
     tls_certificate: str = ""
     tls_key: str = ""
@@ -123,6 +131,8 @@ EXPECTED: Final = {
     "tcp_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "http_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "grpc_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
+    "admin_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
+    "admin_host": "an address of this machine, such as 127.0.0.1",
     "durability": "'fsync', 'interval' or 'os'",
     "sync_ms": "milliseconds from 1 to 60000",
     "journal_file_bytes": f"bytes from {limits.journal_file_bytes_range[0]} to {limits.journal_file_bytes_range[1]}",
@@ -131,6 +141,7 @@ EXPECTED: Final = {
     "compaction_seconds": "seconds from 0.1 to 86400",
     "sealing": "true or false",
     "task_retention_seconds": "seconds from 0 to 3162240000",
+    "task_result_bytes_max": "bytes from {} to {}".format(*limits.task_result_bytes_range),
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'trace', 'debug', 'info', 'warning' or 'error'",
     "audit": "'auto', 'on' or 'off'",
@@ -139,6 +150,9 @@ EXPECTED: Final = {
     "trusted_proxies": "addresses or networks such as '10.0.0.7' or '10.0.0.0/8'",
     "cors_origins": "origins such as 'https://example.org', or '*'",
     "http_prefix": "a path such as '/penstock', without a slash at its end",
+    "dashboard_read_only": "true or false",
+    "dashboard_environment": "a label of at most 24 characters, such as 'production'",
+    "dashboard_color": "'green', 'blue', 'amber' or 'red'",
     "tls": "'off', 'on', or 'proxy' when a proxy before the broker speaks TLS",
     "tls_certificate": "the path of a certificate in PEM, with those that lead to its authority",
     "tls_key": "the path of the certificate's key in PEM",
@@ -167,12 +181,14 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "tcp_port": (0, 65_535),
     "http_port": (0, 65_535),
     "grpc_port": (0, 65_535),
+    "admin_port": (0, 65_535),
     "sync_ms": (1, 60_000),
     "journal_file_bytes": limits.journal_file_bytes_range,
     "journal_file_frames": limits.journal_file_frames_range,
     "journal_file_seconds": (0, limits.delay_seconds_max),
     "compaction_seconds": (0.1, 86_400),
     "task_retention_seconds": (0, limits.delay_seconds_max),
+    "task_result_bytes_max": limits.task_result_bytes_range,
     "slow_request_ms": (0, 3_600_000),
     "segments_cache_bytes": (0, limits.segments_cache_bytes_max),
     "request_bytes_max": (1024, limits.request_bytes_max),
@@ -196,6 +212,12 @@ _LISTS: Final = {  # what each part of a list must look like
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
     "backups": re.compile(r"/[^\0,]*|[a-z0-9]+://[^\s,]+"),
     "cors_origins": re.compile(r"\*|https?://[^/\s,]+"),
+}
+
+
+_SHAPES: Final = {  # what a text must look like
+    "http_prefix": re.compile(r"(/[A-Za-z0-9._~-]+)*"),
+    "dashboard_environment": re.compile(r".{0,24}"),
 }
 
 
@@ -334,8 +356,8 @@ def _is_valid(name: str, value: Any) -> bool:
         return is_mode(value)
     if name == "jwt_keys" and "://" in value:
         return bool(re.fullmatch(r"https://[^@\s]+", value))
-    if name == "http_prefix":
-        return bool(re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", value))
+    if name in _SHAPES:
+        return bool(_SHAPES[name].fullmatch(value)) and value.isprintable()
     if name == "segments" and has_secret(value):
         return False
     if name in _TEXTS:
@@ -364,17 +386,13 @@ def is_loopback_name(host: str) -> bool:
 
 def _clashes(settings: Settings) -> Iterator[str]:
     """What is wrong between settings that are each valid."""
+    if settings.auth == "off" and settings.dashboard_read_only:
+        yield "auth is 'off' and dashboard_read_only is true: without access control everybody may do everything"
     if settings.auth == "off" and not is_loopback_name(settings.host):
         yield f"auth is 'off' and host is {settings.host!r}: without access control a broker listens on loopback only"
-    ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
-    if all(port == "off" for port in ports.values()):
-        yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"
-    used: dict[int, str] = {}
-    for name, port in ports.items():
-        if isinstance(port, int) and port:
-            if port in used:
-                yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
-            used.setdefault(port, name)
+    if settings.auth == "off" and settings.admin_host and not is_loopback_name(settings.admin_host):
+        yield f"auth is 'off' and admin_host is {settings.admin_host!r}: without access control only loopback will do"
+    yield from _port_clashes(settings)
     useless = [name for name in ("node", "advertise", "deployment", "replicated") if getattr(settings, name)]
     if not settings.store and useless:
         yield f"{useless[0]} is of no use without store"
@@ -382,6 +400,21 @@ def _clashes(settings: Settings) -> Iterator[str]:
     missing = [name for name in _JWT if not getattr(settings, name)]
     if 0 < len(missing) < len(_JWT):
         yield f"JWTs need {' and '.join(missing)} too"
+
+
+def _port_clashes(settings: Settings) -> Iterator[str]:
+    ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
+    if all(port == "off" for port in ports.values()):
+        yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"
+    if settings.admin_host and settings.admin_port == "off":
+        yield "admin_host is of no use without admin_port"
+    ports["admin_port"] = settings.admin_port
+    used: dict[int, str] = {}
+    for name, port in ports.items():
+        if isinstance(port, int) and port:
+            if port in used:
+                yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
+            used.setdefault(port, name)
 
 
 def _tls_clashes(settings: Settings) -> Iterator[str]:

@@ -40,7 +40,7 @@ DAY: Final = timedelta(days=1)
 
 def next_tick(expression: str, zone: str, after: int) -> int:
     """The first tick after an instant, µs. `InvalidField` when there is none, or the expression or zone is wrong."""
-    where = _zone(zone)
+    where = zone_of(zone)
     fields = _fields(expression)
     try:
         tick = _next(fields, where, to_datetime(after).astimezone(where))
@@ -73,7 +73,8 @@ def _is_one(first: str, last: str) -> bool:
 
 
 @lru_cache(maxsize=1_000)
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name; `InvalidField` when there is none."""
     if name == "UTC":
         return UTC
     try:

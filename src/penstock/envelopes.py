@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -15,12 +16,16 @@ from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layo
 from penstock.batch.fields import seal_fields
 from penstock.errors import InvalidField
 from penstock.model import ContentType
-from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
+from penstock.model_tasks import BYTES_MARK, NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
 
 PUSH_BYTES: Final = limits.batch_bytes_max // 2  # that one push aims at
 _ENVELOPE_BYTES: Final = 512  # of a task beside its arguments, at most in the ordinary
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Envelope)
+# A task with bytes: this tag, the length of the envelope's JSON, the JSON, the bytes. JSON begins with no such byte.
+BINARY: Final = b"\x01"
+_LENGTH: Final = struct.Struct("<BI")
+_MARK_START: Final = b'{"%b":' % BYTES_MARK.encode()
 _PLAIN: Final = (None, limits.priority_default, 0.0, None, None, None, False, None, None)
 _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # the digit of a UUID that has two fixed bits
 
@@ -45,7 +50,7 @@ def new_task_ids(count: int, now_us: int) -> list[str]:
 
 def encode_envelope(task: TaskSubmission, schedule: str = "", scheduled_at: str = "") -> bytes:
     """The payload of a submission, which a schedule may have made for a tick."""
-    return _encoder.encode(
+    envelope = _encoder.encode(
         Envelope(
             task_id=task.task_id,
             task_type=task.task_type,
@@ -60,14 +65,53 @@ def encode_envelope(task: TaskSubmission, schedule: str = "", scheduled_at: str 
             scheduled_at=scheduled_at,
         )
     )
+    return _with_bytes(envelope, task.payload)
 
 
 def parse_envelope(payload: bytes) -> Envelope:
     """The envelope in a payload; `InvalidField` when it is none."""
+    is_binary = payload[:1] == BINARY
     try:
-        return _decoder.decode(payload)
+        envelope = _decoder.decode(envelope_json(payload) if is_binary else payload)
     except msgspec.MsgspecError as error:
         raise InvalidField(f"payload: not a task: {error}") from None
+    if not is_binary:
+        return envelope
+    _, length = _LENGTH.unpack_from(payload)
+    return msgspec.structs.replace(envelope, payload=bytes(payload[_LENGTH.size + length :]))
+
+
+def envelope_json(payload: bytes) -> bytes:
+    """The JSON of a task's envelope, without the bytes that may follow it."""
+    if payload[:1] != BINARY:
+        return payload
+    if len(payload) < _LENGTH.size:
+        return b""
+    _, length = _LENGTH.unpack_from(payload)
+    return bytes(payload[_LENGTH.size : _LENGTH.size + length])
+
+
+def marked_bytes(value: msgspec.Raw) -> int | None:
+    """How many of a task's bytes an argument stands for; None for an ordinary one."""
+    text = bytes(value)
+    if not text.startswith(_MARK_START):
+        return None
+    number = text[len(_MARK_START) : -1].strip()
+    return int(number) if number.isdigit() and len(number) <= 9 else None
+
+
+def bytes_in(args: bytes, kwargs: bytes) -> list[int]:
+    """The lengths of the bytes that the arguments of a task stand for, in their order."""
+    values = [] if args == b"[]" else msgspec.json.decode(args, type=list[msgspec.Raw])
+    if kwargs != b"{}":
+        values += msgspec.json.decode(kwargs, type=dict[str, msgspec.Raw]).values()
+    return [length for value in values if (length := marked_bytes(value)) is not None]
+
+
+def with_bytes_first(args: bytes, payload: bytes) -> bytes:
+    """Arguments in front of which a task's bytes stand, as one more."""
+    mark, more = b"%b%d}" % (_MARK_START, len(payload)), args.strip()[1:-1].strip()
+    return b"[%b,%b]" % (mark, more) if more else b"[%b]" % mark
 
 
 def task_message(task: TaskSubmission) -> bytes:
@@ -90,16 +134,23 @@ def task_message(task: TaskSubmission) -> bytes:
     )
 
 
-def alike_payloads(task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]], ids: Sequence[str]) -> list[bytes]:
-    """The payloads of tasks that differ from `task` only by their ids and their `calls`: args and kwargs, as JSON."""
-    rest = encode_envelope(msgspec.structs.replace(task, task_id="", args=b"[]", kwargs=b"{}"))
+Call = tuple[bytes, bytes, bytes | None]  # args and kwargs, as JSON, and the bytes among them
+
+
+def alike_payloads(task: TaskSubmission, calls: Sequence[Call], ids: Sequence[str]) -> list[bytes]:
+    """The payloads of tasks that differ from `task` only by their ids and their `calls`."""
+    rest = encode_envelope(msgspec.structs.replace(task, task_id="", args=b"[]", kwargs=b"{}", payload=None))
     rest = b"," + rest.removeprefix(b'{"task_id":"",')
     return [
-        b'{"task_id":"%b","args":%b%b' % (id.encode(), args, rest)
+        _with_bytes(b'{"task_id":"%b","args":%b%b' % (id.encode(), args, rest), payload)
         if kwargs == b"{}"
-        else b'{"task_id":"%b","args":%b,"kwargs":%b%b' % (id.encode(), args, kwargs, rest)
-        for id, (args, kwargs) in zip(ids, calls, strict=True)
+        else _with_bytes(b'{"task_id":"%b","args":%b,"kwargs":%b%b' % (id.encode(), args, kwargs, rest), payload)
+        for id, (args, kwargs, payload) in zip(ids, calls, strict=True)
     ]
+
+
+def _with_bytes(envelope: bytes, payload: bytes | None) -> bytes:
+    return envelope if payload is None else b"".join((_LENGTH.pack(BINARY[0], len(envelope)), envelope, payload))
 
 
 def alike_batch(task: TaskSubmission, payloads: Sequence[bytes]) -> Batch:
@@ -132,8 +183,12 @@ def push_tasks(tasks: Sequence[TaskSubmission]) -> Iterator[tuple[str, list[Task
     """Neighbours of one queue, as many as one push can hold."""
     for queue, neighbours in groupby(tasks, key=lambda task: task.queue):
         run = list(neighbours)
-        for first, end in push_ranges([len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES for task in run]):
+        for first, end in push_ranges([_size(task) for task in run]):
             yield queue, run[first:end]
+
+
+def _size(task: TaskSubmission) -> int:
+    return len(task.args) + len(task.kwargs) + len(task.payload or b"") + _ENVELOPE_BYTES
 
 
 def push_payloads(payloads: list[bytes]) -> Iterator[list[bytes]]:

@@ -28,6 +28,9 @@
     │   ├── TaskNotFound            task_not_found
     │   ├── TaskConflict            task_conflict
     │   ├── ScheduleNotFound        schedule_not_found
+    │   ├── WorkerNotFound          worker_not_found
+    │   ├── ConnectionNotFound      connection_not_found
+    │   ├── RunNotFound             run_not_found
     │   ├── OperationNotFound       operation_not_found
     │   ├── AccessNotFound          access_not_found
     │   └── Closed                  closed
@@ -87,6 +90,18 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def reason(error: BaseException) -> str:
+    """Why an operation of the system failed, in words: without the number of the error and what Python adds."""
+    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
+        return "connection refused"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if not text:
+        return type(error).__name__
+    file = getattr(error, "filename", None)
+    about = f"{file}: " if isinstance(file, str) else ""
+    return f"{about}{text[:1].lower()}{text[1:]}" if text[1:2].islower() else f"{about}{text}"
+
+
 def _cut(message: str) -> str:
     """A message whose values are no longer than they may be."""
     if len(message) > _HEAD_LENGTH + _TAIL_LENGTH:
@@ -100,6 +115,7 @@ class PenstockError(Exception):
     code: ClassVar[str] = "error"
     hint_default: ClassVar[str] = ""
     repeats_values: ClassVar[bool] = False  # those of the request, which may be of any length
+    is_counted = False  # among the refusals of a broker
 
     def __init_subclass__(cls) -> None:
         if "code" not in cls.__dict__:
@@ -125,60 +141,56 @@ class InputError(PenstockError):
 
 
 class InvalidName(InputError):
-    """A queue, group, partition or consumer name that could not be stored."""
+    """A queue, group, partition or consumer name is not valid."""
 
     hint_default = "a name is 1 to 128 letters, digits, '.', '_' or '-', and starts with a letter or digit"
 
 
 class InvalidField(InputError):
-    """A field has a value of the wrong type or outside its range."""
-
-    hint_default = "the message names the field and what it takes; nothing was changed"
+    """A field has a value of the wrong type or outside its range; the message says what it takes."""
 
 
 class UnknownOption(InputError):
-    """An option that does not exist; the hint names the closest one that does."""
+    """The option does not exist; the hint names the closest one that does."""
 
 
 class TooLarge(InputError):
-    """A payload, key, header set or batch is over its limit."""
+    """A payload, key, set of headers or batch exceeds its limit."""
 
-    hint_default = "split it up, or store it elsewhere and push its address"
+    hint_default = "split it, or store it elsewhere and push a reference to it"
 
 
 class BadBatch(InputError):
-    """Bytes that claim to be a batch and are not a sound one."""
+    """The bytes are not a valid batch."""
 
     hint_default = "build batches with penstock.Batch; the layout is in docs/formats/batch.md"
 
 
 class BadReceipt(InputError):
-    """A receipt that was never issued by this system."""
+    """The receipt is not one that this system issued."""
 
     hint_default = "pass the receipt of a delivery unchanged: queue:partition:offset:attempt:nonce"
 
 
 class BadRequest(InputError):
-    """Bytes that are no request of the protocol they came by."""
-
-    hint_default = "check the protocol's page in docs/: the request was not understood and nothing was changed"
+    """The bytes are not a request of the protocol that they arrived by."""
 
 
 class BadQuery(InputError):
-    """A statement in SQL that cannot be run."""
+    """The SQL statement cannot be run."""
 
     hint_default = "the views are messages, events, tasks, and one for each queue; see docs/sql.md"
 
 
 class BadSettings(InputError):
-    """Settings that a broker cannot start with; every line of the message is one problem."""
+    """The broker cannot start with these settings; every line of the message is one problem."""
 
     repeats_values = False  # they are those of whoever starts the broker
     hint_default = "docs/configuration.md lists every setting"
 
 
 class StateError(PenstockError):
-    """A well-formed request that the present state does not allow."""
+    """The request is valid, but the current state does not allow it."""
 
     code = "conflict"
     repeats_values = True
@@ -191,19 +203,19 @@ class QueueNotFound(StateError):
 
 
 class QueueExists(StateError):
-    """The queue is there already, with other options."""
+    """The queue exists already, with other options."""
 
-    hint_default = "update it to change its options, or say exist_ok if the same options will do"
+    hint_default = "update it to change its options, or pass exist_ok=True"
 
 
 class GroupNotFound(StateError):
     """The queue has no group of this name."""
 
-    hint_default = "create_group makes it, and so does start= in lease, consume or subscribe"
+    hint_default = "create_group creates it, and so does start= in lease, consume or subscribe"
 
 
 class GroupExists(StateError):
-    """The group is there already."""
+    """The group exists already."""
 
     hint_default = "seek moves an existing group"
 
@@ -215,9 +227,9 @@ class MessageNotFound(StateError):
 
 
 class HistoryLost(StateError):
-    """A reader of the history wants messages that retention has removed."""
+    """Retention has removed messages that a reader of the history asked for."""
 
-    hint_default = "start from what is kept, or let the reader skip what is gone (failOnDataLoss=false)"
+    hint_default = "start from what is kept, or skip what is gone (failOnDataLoss=false)"
 
 
 class LeaseLost(StateError):
@@ -227,15 +239,15 @@ class LeaseLost(StateError):
 
 
 class QueueFull(StateError):
-    """The queue holds `max_length` unsettled messages and refuses new ones, or its namespace is at a quota."""
+    """The queue holds `max_length` unsettled messages, or its namespace has reached a quota."""
 
     hint_default = "wait for consumers, raise max_length, or set overflow='drop_oldest'"
 
 
 class RateLimited(StateError):
-    """A token bucket is empty; `retry_after_seconds` says when it will have enough."""
+    """A rate limit is reached; `retry_after_seconds` says when to retry."""
 
-    hint_default = "wait as long as retry_after_seconds says, or raise the limit"
+    hint_default = "retry after retry_after_seconds, or raise the limit"
 
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -243,26 +255,26 @@ class RateLimited(StateError):
 
 
 class PushPaused(StateError):
-    """Somebody has paused pushes to this queue, its namespace or the whole broker."""
+    """Pushes to this queue, its namespace or the whole broker are paused."""
 
     hint_default = "try again later; 'penstock pauses' shows who has paused what, and why"
     retry_after_seconds: ClassVar[float] = 10.0
 
 
 class ProducerFenced(StateError):
-    """Another producer of the same name has begun since: this one is a leftover and must stop."""
+    """A newer producer with the same name has taken over: this one must stop."""
 
     hint_default = "only the latest producer of a name may push; start again to take over"
 
 
 class MemberFenced(StateError):
-    """A member of a group that the group has gone on without, or a generation that is over."""
+    """The group has rebalanced without this member, or its generation is over."""
 
     hint_default = "join the group again"
 
 
 class SinkConflict(StateError):
-    """A sink counts its batches for another queue, or another query has counted them before."""
+    """The sink is bound to another queue or to another query."""
 
     hint_default = "give it a sinkId of its own, or set resetSink=true to start over"
 
@@ -285,8 +297,26 @@ class ScheduleNotFound(StateError):
     hint_default = "list them with 'penstock schedules'"
 
 
+class WorkerNotFound(StateError):
+    """No worker of this id has sent a heartbeat lately."""
+
+    hint_default = "list them with 'penstock workers'"
+
+
+class ConnectionNotFound(StateError):
+    """No connection has this id, or it has ended."""
+
+    hint_default = "list them with 'penstock connections list'"
+
+
+class RunNotFound(StateError):
+    """No run of this pipeline has this id, or it is no longer kept."""
+
+    hint_default = "list them with 'penstock pipeline runs'"
+
+
 class OperationNotFound(StateError):
-    """No operation has this id, or it was over long ago."""
+    """No operation has this id, or it finished long ago."""
 
     hint_default = "list them with 'penstock operations'"
 
@@ -304,7 +334,7 @@ class Closed(StateError):
 
 
 class AccessError(PenstockError):
-    """Who asks may not do this."""
+    """The caller may not do this."""
 
     code = "access"
 
@@ -316,13 +346,13 @@ class NotAuthenticated(AccessError):
 
 
 class NotAuthorised(AccessError):
-    """Who asks is known, and may not do this."""
+    """The caller is authenticated but not authorised."""
 
-    hint_default = "ask the broker's operator for the right to do this"
+    hint_default = "ask the operator of the broker for a grant"
 
 
 class TaskError(PenstockError):
-    """There is no result to be had."""
+    """The task has no result."""
 
     code = "task"
 
@@ -334,9 +364,9 @@ class TaskDied(TaskError):
 
 
 class ResultLost(TaskError):
-    """The task is completed, and its result could not be stored: it is not JSON, or too large."""
+    """The task completed, but its result could not be stored: it is not JSON, or too large."""
 
-    hint_default = "its work is done; return what JSON can hold"
+    hint_default = "the work itself is done; return something that fits into JSON"
 
 
 class TaskCancelled(TaskError):
@@ -344,27 +374,27 @@ class TaskCancelled(TaskError):
 
 
 class TaskUnfinished(TaskError, TimeoutError):
-    """The result was waited for, and the time is over."""
+    """The task did not finish within the timeout."""
 
-    hint_default = "wait for longer; the task goes on"
+    hint_default = "the task goes on; wait longer"
 
 
 class SparkMissing(PenstockError):
-    """PySpark, or the Java that it runs on, is not there."""
+    """PySpark, or the Java that it needs, is not installed."""
 
     hint_default = "pip install 'penstock-mq[spark]'; apt install openjdk-17-jre-headless"
 
 
 class ServerError(PenstockError):
-    """Between a client and its broker."""
+    """An error between a client and its broker."""
 
     code = "server"
 
 
 class Unavailable(ServerError):
-    """No broker answers, or the connection was lost. What was under way may or may not have happened."""
+    """No broker answers, or the connection was lost. Requests in flight may or may not have been executed."""
 
-    hint_default = "check that the broker runs and the address is right, then try again"
+    hint_default = "check that the broker is running and the address is right, then retry"
 
     def __init__(self, message: str, *, retry_after_seconds: float = 0.0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -374,7 +404,7 @@ class Unavailable(ServerError):
 class Moved(ServerError):
     """This node is a spare; `address` is where the owner can be reached, empty when there is none right now."""
 
-    hint_default = "clients of Penstock follow by themselves; others connect to the address"
+    hint_default = "Penstock clients follow by themselves; other clients connect to the address"
 
     def __init__(self, message: str, *, address: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -382,33 +412,33 @@ class Moved(ServerError):
 
 
 class TlsFailed(ServerError):
-    """The broker or the client could not prove itself, or one of them does not speak TLS; nothing was sent."""
+    """The TLS handshake failed: a certificate was not accepted, or one side does not use TLS. Nothing was sent."""
 
     hint_default = "docs/security.md has a section about TLS"
 
 
 class Internal(ServerError):
-    """A fault of the broker's own; its log has the details."""
+    """An internal error of the broker; its log has the details."""
 
-    hint_default = "look into the broker's log; please report this"
+    hint_default = "see the broker's log, and please report this"
 
 
 class StorageError(PenstockError):
-    """The disk under the shard."""
+    """An error of the storage."""
 
     code = "storage"
 
 
 class NotADataDirectory(StorageError):
-    """The path is a file, or a directory that holds something else."""
+    """The path is a file, or a directory with other content."""
 
-    hint_default = "name a new or empty directory, or one that Penstock made"
+    hint_default = "use a new or empty directory, or one that Penstock created"
 
 
 class DirectoryInUse(StorageError):
-    """Another process holds the data directory."""
+    """Another process has the data directory open."""
 
-    hint_default = "one process at a time may hold a data directory; stop that one or connect to it"
+    hint_default = "only one process may open a data directory; stop that one or connect to it"
 
 
 class DiskReadOnly(StorageError):
@@ -418,9 +448,9 @@ class DiskReadOnly(StorageError):
 
 
 class DiskFull(StorageError):
-    """Free space is under the guard; pushes are refused, settles still work."""
+    """The disk is nearly full: pushes are refused, settling still works."""
 
-    hint_default = "free some space or lower retention; consumers may go on"
+    hint_default = "free some space or lower the retention; consumers can go on"
 
 
 class StoreUnavailable(StorageError):

@@ -80,6 +80,8 @@ heartbeats_per_session: Final = 3
 
 # Tasks and workers.
 task_page_max: Final = 1_000
+suggestions_max: Final = 100
+workflow_page_max: Final = 100
 task_filter_bytes_max: Final = 4 * KIB  # of one value that is looked for
 worker_names_max: Final = 10_000  # of queues, and of kinds of tasks
 workers_max: Final = 10_000
@@ -92,7 +94,8 @@ worker_shown_seconds: Final = 600.0  # as dead, before it is forgotten
 worker_news_seconds: Final = 60.0  # how long a piece of news is repeated
 
 # Tasks.
-task_result_bytes_max: Final = 1 * MIB
+task_result_bytes_max: Final = 1 * MIB  # the default
+task_result_bytes_range: Final = (64 * KIB, payload_bytes_max)  # what it can be set to
 task_attempts_lost_max: Final = 10  # attempts at a task that may be lost with their workers; the last is its end
 task_progress_bytes_max: Final = 64 * KIB
 task_error_bytes_max: Final = 64 * KIB  # of a traceback; what the events table keeps of it is shorter
@@ -142,7 +145,7 @@ compaction_seconds_default: Final = 600.0  # between two looks at the same queue
 tombstone_seconds_default: Final = 86_400.0
 compaction_rows_at_once: Final = 2**21  # whose keys are in memory together, beside one of each key
 compaction_ranges_max: Final = 16_384  # in one entry
-compaction_offsets_max: Final = 2**18  # that one entry spans
+compaction_offsets_max: Final = 2**16  # that one entry spans: the lock is held for it
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
 audit_retention_seconds: Final = 366 * 86_400.0
@@ -162,6 +165,22 @@ connections_max: Final = 10_000
 grpc_streams_max: Final = 1_000  # calls at a time over one gRPC connection
 grpc_names_max: Final = 10_000  # queues, task types or task ids in one gRPC request that looks at them
 
+# What a question about a backlog may cost.
+survey_messages_max: Final = 1_000_000  # that are looked at, from the oldest on
+survey_keys_max: Final = 1_000  # whose names are read
+wait_reasons_max: Final = 100  # of one group
+wait_groups_max: Final = 100
+profile_seconds_max: Final = 60.0
+pipelines_max: Final = 100  # whose runs are kept
+pipeline_runs_max: Final = 20  # of each
+pipeline_report_bytes_max: Final = 512 * KIB
+pipeline_reports_bytes_max: Final = 8 * MIB
+pipeline_text_characters_max: Final = 2_000
+connections_listed_max: Final = 10_000
+trace_steps_max: Final = 1_000
+trace_messages_max: Final = 1_000_000  # that are looked at, over all queues
+ticks_max: Final = 100  # of a schedule that are listed, and tasks that it has submitted
+
 # Metrics: names over this many share one series.
 metrics_series_max: Final = 1_000
 
@@ -177,6 +196,6 @@ assert batch_bytes_max < staged_file_bytes_max < frame_bytes_max
 assert staged_files_max <= staged_files_total_max
 assert frame_bytes_max <= request_bytes_max
 assert 2 * fetch_bytes_max <= frame_bytes_max
-assert task_result_bytes_max * 4 < frame_bytes_max
+assert task_result_bytes_range[1] * 4 // 3 + KIB < frame_bytes_max // 2  # base64, with room for what comes with it
 assert max_attempts_default <= attempts_max
 assert segment_row_group_bytes * 4 < segment_cache_bytes

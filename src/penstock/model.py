@@ -5,7 +5,6 @@ All of them are validated where they are made, so that the code behind them can 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +14,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock import limits
+from penstock import limits, refusals
 from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
+from penstock.refusals import number, number_range, suggestion
 
 DLQ_SUFFIX: Final = ".dlq"
 ACCESS_DIRECTORY: Final = "access"  # in a data directory: principals and keys, for its owner alone
 RESERVED_PREFIX: Final = "penstock."  # of queues that belong to the broker
 AUDIT_QUEUE: Final = "penstock.audit"  # who did what; only the broker writes it
-SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth
 DEFAULT_GROUP: Final = "default"
 ARCHIVE_GROUP: Final = "archive"  # its progress says how far a queue is archived
 DEFAULT_PARTITION: Final = "0"
@@ -283,7 +282,7 @@ def with_backoff(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     name = rest.pop("backoff")
     preset = BACKOFFS.get(name) if isinstance(name, str) else None
     if preset is None:
-        raise InvalidField(f"backoff: {shown(name)} is not one of {', '.join(BACKOFFS)}")
+        raise refusals.choice(name, tuple(BACKOFFS), "backoff")
     return {**preset, **rest}
 
 
@@ -310,14 +309,13 @@ def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = 
     try:
         options = msgspec.convert({**known, **changes}, QueueOptions)
     except msgspec.ValidationError as error:
-        what, _, field = str(error).partition(" - at `$.")
-        raise InvalidField(f"{field.rstrip('`') or 'queue options'}: {what}") from None
+        raise refusals.refusal(error, QueueOptions, {**known, **changes}, whole="queue options") from None
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidField(f"queue options: {error}") from None
     for name, (least, greatest) in OPTION_RANGES.items():
         value = getattr(options, name)
         if value is not None and not least <= value <= greatest:
-            raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
+            raise InvalidField(f"{name}: {number(value)} is outside {number_range(least, greatest)}")
     if options.partitions != "named" and not 1 <= options.partitions <= limits.partitions_max:
         raise InvalidField(f"partitions: {options.partitions!r} is outside 1 to {limits.partitions_max}, or 'named'")
     _check_masked_fields(options.masked_fields)
@@ -349,12 +347,6 @@ def _check_limits(options: QueueOptions) -> None:
 def queue_options_decode(data: bytes) -> QueueOptions:
     """Options as the journal holds them. Unknown ones are a newer version's: refuse rather than ignore them."""
     return msgspec.json.decode(data, type=QueueOptions)
-
-
-def suggestion(name: str, known: tuple[str, ...]) -> str:
-    """A hint for a misspelt name: the closest known one, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1) if len(name) <= SUGGESTION_LENGTH_MAX else []
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
 def check_name(name: Any, what: str = "queue") -> str:
@@ -392,8 +384,7 @@ def check_priority(value: Any) -> int:
     """A priority from its number or its name."""
     if isinstance(value, str):
         if value not in PRIORITY_NAMES:
-            hint = suggestion(value, tuple(PRIORITY_NAMES))
-            raise InvalidField(f"priority: {value!r} is not a known name", hint=hint)
+            raise refusals.choice(value, tuple(PRIORITY_NAMES), "priority")
         return PRIORITY_NAMES[value]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limits.priority_max:
         raise InvalidField(f"priority: {value!r} is outside 0 to 255")
@@ -441,7 +432,7 @@ def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= greatest:
-        raise InvalidField(f"{name}: {value!r} is not a number of seconds from 0 to {greatest:g}")
+        raise InvalidField(f"{name}: {value!r} is not a number of seconds from {number_range(0, greatest)}")
     return float(value)
 
 

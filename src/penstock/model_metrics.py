@@ -42,6 +42,22 @@ SERIES_DEFAULT: Final = ("pushed_per_second", "acked_per_second", "backlog", "la
 STEPS: Final = (1, 5, 10, 30, 60, 300, 900, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 604_800)  # seconds
 POINTS_DEFAULT: Final = 300  # about as many as a chart has pixels for
 POINTS_MAX: Final = 5_000
+MARKS_MAX: Final = 200
+# Operations that show in charts.
+MARKED: Final = frozenset(
+    {"create_queue", "update_queue", "pause", "resume", "pause_broker", "resume_broker", "pause_namespace"}
+    | {"resume_namespace", "purge", "seek"}
+)
+
+
+class SeriesMark(msgspec.Struct, frozen=True):
+    """Something that was changed, by whom: a mark in a chart."""
+
+    at: datetime
+    queue: str
+    what: str  # the operation
+    by: str
+    text: str
 
 
 class HistorySeries(msgspec.Struct, frozen=True):
@@ -59,6 +75,8 @@ class HistorySeries(msgspec.Struct, frozen=True):
     begins_at: datetime | None
     times: list[int]
     series: dict[str, list[float | None]]
+    previous: dict[str, list[float | None]] = {}  # the same steps `compare` seconds earlier
+    marks: list[SeriesMark] = []  # changes of options and pauses in the span, oldest first
 
 
 class Latency(msgspec.Struct, frozen=True):

@@ -8,18 +8,22 @@ to live, attempts and trace are the message's own. A worker leases it from the g
         │   parents done  │    its delay   │  └──────► failed ──due──► pending
      blocked ─────────────┘    snoozed ◄───┘           cancelled      from every state that is not final
 
-Arguments, results and progress are JSON text, never pickled objects.
+Arguments, results and progress are JSON text, never pickled objects. Bytes among the arguments follow the envelope as
+they are: each stands in the arguments as `{"penstock:bytes": length}`, and `payload` has all of them, in their order. A
+result of bytes is `{"penstock:base64": "…"}`.
 """
 
 from __future__ import annotations
 
+from binascii import a2b_base64, b2a_base64
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from penstock.model import Receipt
+from penstock.model_letters import LetterFilter, MessageFilter
 
 
 class TaskState(StrEnum):
@@ -60,6 +64,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow: str = ""  # the id of the chain, group or graph it belongs to
     schedule: str = ""  # the name of the schedule that made it
     scheduled_at: str = ""  # the tick it was made for, RFC 3339
+    payload: bytes | None = None  # bytes among the arguments; they follow the JSON
 
 
 class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,6 +76,7 @@ class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is_named: bool = False  # the caller chose the id: submitted again, it is the same task
     args: bytes = b"[]"  # JSON
     kwargs: bytes = b"{}"  # JSON
+    payload: bytes | None = None  # the bytes that `{"penstock:bytes": length}` stand for, or else the first argument
     timeout_seconds: float | None = None
     depends_on: tuple[str, ...] = ()
     on_parent_failure: ParentPolicy = "cancel"
@@ -126,6 +132,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 LOST_OUTCOMES: Final = ("timed_out", "interrupted")  # of runs that were lost with their worker
 
+BYTES_MARK: Final = "penstock:bytes"  # the only key of what stands for bytes among the arguments: how many they are
+_RESULT_BYTES_START: Final = b'{"penstock:base64":"'  # of what stands for a result of bytes
+
 RESULT_ERROR: Final = "penstock:result_error"  # the only key of what stands for a result that could not be stored
 RESULT_ERROR_START: Final = b'{"%b":' % RESULT_ERROR.encode()
 
@@ -133,6 +142,24 @@ RESULT_ERROR_START: Final = b'{"%b":' % RESULT_ERROR.encode()
 def result_error_json(text: str) -> bytes:
     """What is stored in the place of a result that could not be: why, as `TaskView.result_error` reads it."""
     return msgspec.json.encode({RESULT_ERROR: text})
+
+
+def result_of_bytes(data: bytes | bytearray | memoryview) -> bytes:
+    """What is stored for a result that is bytes."""
+    return _RESULT_BYTES_START + b2a_base64(data, newline=False) + b'"}'
+
+
+def bytes_of_result(result: bytes | None) -> bytes | None:
+    """The bytes that a task returned; None when its result is JSON, or there is none."""
+    if result is None or not result.startswith(_RESULT_BYTES_START):
+        return None
+    return a2b_base64(result[len(_RESULT_BYTES_START) : -2])
+
+
+def decoded_result(result: bytes) -> Any:
+    """What a task returned, as bytes or as what its JSON holds."""
+    data = bytes_of_result(result)
+    return msgspec.json.decode(result) if data is None else data
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -181,6 +208,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return lost
 
     @property
+    def result_bytes(self) -> bytes | None:
+        """The result when the task returned bytes; None when it is JSON."""
+        return bytes_of_result(self.result)
+
+    @property
     def result_error(self) -> str:
         """Why a completed task has no result: it could not be stored. "" when it has one, or is not completed."""
         if self.result is None or not self.result.startswith(RESULT_ERROR_START):
@@ -202,6 +234,13 @@ class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
 
 
+class Suggestion(msgspec.Struct, frozen=True):
+    """A value that tasks have in a field, and how many of them have it: None where that is not known."""
+
+    value: str
+    count: int | None = None
+
+
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which tasks are meant; every field that is set must match. Newest first."""
 
@@ -217,6 +256,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         None  # a value that stands somewhere in the arguments, or path=value ("kwargs.to=a@b.c", "args.0=7")
     )
     error_contains: str | None = None
+    task_ids: tuple[str, ...] | None = None  # some tasks by their ids
     limit: int = 50
     cursor: str | None = None  # from the page before
 
@@ -228,40 +268,105 @@ class TaskPage(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-class OperationAction(StrEnum):
-    """What an operation does with the tasks that match its filter."""
+WorkflowStatus = Literal["running", "completed", "failed", "cancelled"]
 
-    PURGE = "purge"
+
+class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow: its tasks in queues that one may read."""
+
+    workflow: str
+    status: WorkflowStatus  # running while a task is not final, failed when one is dead
+    submitted_at: datetime  # its first task
+    updated_at: datetime
+    finished_at: datetime | None = None  # set when every task is final
+    tasks_total: int
+    counts: dict[str, int]  # by state
+    queues: list[str]
+    is_cut: bool = False  # there are more tasks than are shown, or more than are counted
+    tasks: list[TaskView] | None = None  # the oldest first; None in a list of workflows
+    critical_path: list[str] | None = None  # ids of the dependent tasks that ran longest in all, first to last
+
+
+class WorkflowPage(msgspec.Struct, frozen=True):
+    """Some workflows, and where to go on: None when these are the last."""
+
+    workflows: list[WorkflowView]
+    cursor: str | None = None
+
+
+class OperationAction(StrEnum):
+    """What an operation does with all that match its filter."""
+
+    PURGE = "purge"  # tasks
     CANCEL = "cancel"
+    RETRY = "retry"
+    REDRIVE = "redrive"  # dead letters
+    DISCARD = "discard"
+    REPLAY = "replay"  # messages of the past
+
+
+TASK_ACTIONS: Final = (OperationAction.PURGE, OperationAction.CANCEL, OperationAction.RETRY)
 
 
 class OperationState(StrEnum):
     """Whether an operation is being worked on."""
 
     RUNNING = "running"
+    WAITING = "waiting_for_canary"  # its first items are done; it waits for "continue"
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "failed"
+    COUNTED = "counted"  # a dry run: nothing was begun
+
+
+class ItemError(NamedTuple):
+    """Why an operation could not deal with one of its items."""
+
+    id: str
+    code: str
+    message: str
+
+
+class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How an operation on many things is run."""
+
+    dry_run: bool = False  # only count
+    rate: float | None = None  # items per second at most
+    canary: int | None = None  # that many first; then it waits until somebody continues it
+    as_of: datetime | None = None  # what matched at this moment is meant; None: now
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation on many tasks, and how far it is."""
+    """An operation on many tasks, dead letters or messages, and how far it is."""
 
-    operation_id: str
+    operation_id: str  # "" for a dry run
     action: OperationAction
     state: OperationState
-    filter: TaskFilter
+    filter: TaskFilter | None = None  # of tasks
+    letters: LetterFilter | None = None  # of dead letters
+    messages: MessageFilter | None = None  # of messages that are replayed
+    queue: str | None = None  # that it is confined to
+    target: str | None = None  # the queue that copies go to
+    who: str = ""  # has begun it
     started_at: datetime
     updated_at: datetime
     ended_at: datetime | None = None  # set when it is over
-    matched: int = 0  # tasks that matched when it began
+    as_of: datetime | None = None  # what matched at this moment is meant
+    matched: int = 0  # that matched then; 0 until they are counted
+    done: int = 0
+    failed: int = 0
     cancelled: int = 0
     purged: int = 0
-    error: str = ""  # why it failed
+    rate: float | None = None
+    canary: int | None = None  # where it waits, or waited
+    errors: tuple[ItemError, ...] = ()  # the last ones
+    error: str = ""  # why it failed, or what it waits for
+    samples: tuple[str, ...] = ()  # of a dry run: ids of some that match
+    is_exact: bool = True  # false: a dry run stopped counting, and `matched` is the least there are
 
     @property
     def is_over(self) -> bool:
-        return self.state is not OperationState.RUNNING
+        return self.state not in (OperationState.RUNNING, OperationState.WAITING)
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -282,22 +387,37 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str = ""
     is_stopping: bool = False
     is_stuck: bool = False  # more are abandoned than it can do without
+    is_quiet: bool = False  # it takes no more tasks, as an operator wanted
+
+
+WorkerRequest = Literal["", "quiet", "stop"]
 
 
 class WorkerNews(msgspec.Struct, frozen=True):
-    """What a worker receives: runs to break off, because their tasks were cancelled."""
+    """What a worker receives: runs to break off, because their tasks were cancelled; and what an operator wants of it.
+
+    `requested` is what the worker should do now: "quiet" is to take no more tasks, "" to take them again, "stop" to end
+    after what runs, for which it has `grace_seconds`, or what its own settings say.
+    """
 
     cancelled: tuple[str, ...] = ()  # task ids
+    requested: WorkerRequest = ""
+    grace_seconds: float | None = None
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker, as it is shown: alive, stuck, stopping, or dead for a while before it is forgotten."""
+    """A worker, as it is shown: alive, stuck, quiet, stopping, or dead for a while before it is forgotten.
+
+    `requested` is what an operator wants of it, which it may not have done yet.
+    """
 
     info: WorkerInfo
     owner: str = ""  # the principal that it runs as; "" for the owner of the broker
-    state: Literal["alive", "stuck", "stopping", "dead"]
+    state: Literal["alive", "stuck", "quiet", "stopping", "dead"]
     first_seen_at: datetime
     last_heartbeat_at: datetime
+    requested: WorkerRequest = ""
+    requested_at: datetime | None = None
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -326,3 +446,42 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     next_at: datetime | None  # None while it is paused
     last_at: datetime | None = None  # the last tick that became a task
     last_task_id: str = ""
+
+
+class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a schedule that somebody ran by hand."""
+
+    task_id: str
+    schedule: str
+    queue: str
+    submitted_at: datetime
+
+
+class NextTick(msgspec.Struct, frozen=True):
+    """When a schedule is due: in UTC, and as the clocks of its time zone show it."""
+
+    at: datetime
+    local: str
+
+
+class PastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a schedule has submitted, by its clock or by hand, and how it went."""
+
+    task_id: str
+    trigger: Literal["tick", "manual"]
+    at: datetime
+    state: TaskState
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: str = ""
+
+
+class ScheduleTicks(msgspec.Struct, frozen=True, kw_only=True):
+    """The next ticks of a schedule, and its last runs, newest first. While it is paused, the ticks that would come."""
+
+    schedule: str
+    cron: str
+    timezone: str
+    is_paused: bool
+    next: list[NextTick]
+    runs: list[PastRun]

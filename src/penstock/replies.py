@@ -315,3 +315,156 @@ class LeaseView(msgspec.Struct, frozen=True):
     expires_at: datetime
     messages: int  # that are not settled yet
     partitions: list[str]
+
+
+class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection to a broker: who is on it, since when, and what is under way."""
+
+    connection_id: str
+    protocol: str  # tcp, json, http, websocket or grpc
+    principal: str
+    address: str
+    client: str  # what the program calls itself
+    since: datetime
+    streams: int  # deliveries and events that are sent as they come
+    in_flight: int  # requests without a reply
+    producer: str  # its id and epoch; "" when it numbers nothing
+
+
+class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections, the oldest first; `total` is how many there are."""
+
+    connections: list[ConnectionView]
+    total: int
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that serves a store, or waits to do so."""
+
+    node: str
+    address: str
+    role: Literal["owner", "spare"]
+    state: Literal["alive", "draining", "dead"]
+    heartbeat_age_seconds: float | None = None  # since its last heartbeat was seen; None: not yet
+    durable_sequence: int | None = None
+    lag: int | None = None  # frames of the owner that are not durable yet
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker keeps its data in, and the nodes that share it. A directory and memory are shared by nobody."""
+
+    store: Literal["file", "memory", "postgres"]
+    is_shared: bool
+    location: str  # "" for who may not operate the broker
+    status: Literal["ok", "away", "failed"]
+    problem: str
+    node: str
+    owner: str
+    term: int  # how often the owner has changed
+    nodes: list[NodeView]
+
+
+class TraceRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery of a message, or a run of a task. One that goes on has no end and no outcome."""
+
+    group: str
+    attempt: int
+    consumer: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: str = ""
+    error: str = ""
+
+
+class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A message or a task of a trace, with how long it waited in all and how long it ran."""
+
+    kind: Literal["message", "task"]
+    id: MessageId
+    queue: str
+    key: str | None
+    task_id: str = ""
+    task_type: str = ""
+    state: str = ""  # of a task
+    pushed_at: datetime
+    wait_seconds: float
+    run_seconds: float
+    runs: list[TraceRun]
+
+
+class TraceReach(msgspec.Struct, frozen=True, kw_only=True):
+    """How far back a queue was searched."""
+
+    queue: str
+    examined: int
+    looked_back_to: datetime | None
+    is_complete: bool
+
+
+class TraceView(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages and tasks of a trace in the order in which they were pushed.
+
+    `is_cut`: there are more of them, or queues that were not searched.
+    """
+
+    trace: str
+    began_at: datetime | None
+    ended_at: datetime | None
+    steps: list[TraceStep]
+    queues: list[TraceReach]
+    is_cut: bool
+
+
+class PastGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group at an instant: `lag` is what was not settled, `leased` what of it was in flight, `depth` the rest."""
+
+    group: str
+    depth: int
+    leased: int
+    lag: int
+
+
+class PastQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at an instant: lag and depth of the group that was furthest behind, leases of all.
+
+    `is_cut`: the instant is before `begins_at`, where its history begins, and there are no numbers.
+    """
+
+    queue: str
+    depth: int | None
+    leased: int | None
+    lag: int | None
+    begins_at: datetime | None
+    is_cut: bool
+    groups: list[PastGroup]
+
+
+class PastState(msgspec.Struct, frozen=True, kw_only=True):
+    """Queues at an instant in the past."""
+
+    at: datetime
+    begins_at: datetime | None  # the latest beginning of the history of a queue; None: all of it is kept
+    is_cut: bool
+    queues: list[PastQueue]
+
+
+class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a pipeline, as whoever runs it reports it."""
+
+    pipeline: str
+    run: str
+    state: Literal["running", "done", "failed"]
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    rows: int | None = None
+    error: str = ""
+    queues: tuple[str, ...] = ()
+    summary: str = ""
+    has_report: bool = False
+
+
+class PipelineView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline and its last runs, the newest first."""
+
+    name: str
+    runs: list[PipelineRun]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidField
-from penstock.model import Message, MessageId, Outcome, Position, Receipt, check_seconds, to_datetime, to_micros
+from penstock.model import MessageId, Outcome, Position, Receipt, check_seconds
 from penstock.model_tasks import TaskState
 
 if TYPE_CHECKING:
@@ -119,51 +118,14 @@ class SettleOperation(msgspec.Struct, frozen=True):
     how: Settling
 
 
-Operation = PushOperation | SettleOperation
+class OwnOperation(msgspec.Struct, frozen=True):
+    """Part of a transaction: all of it is refused unless this member of a group owns the partitions now."""
+
+    queue: str
+    group: str
+    member: str
+    generation: int
+    partitions: tuple[str, ...]
 
 
-class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant; every field that is set must match. Headers are named as in `dead_letter`."""
-
-    group: str | None = None
-    reason: str | None = None
-    error_contains: str | None = None
-    key: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    ids: frozenset[MessageId] | None = None  # of the dead letters themselves
-    limit: int = 1_000_000
-    from_offset: int = 0  # of the dead letters themselves: where a listing in pages goes on
-
-    def __post_init__(self) -> None:
-        for name in ("since", "until"):
-            value = getattr(self, name)
-            if value is not None:
-                msgspec.structs.force_setattr(self, name, to_datetime(to_micros(value, name)))
-
-    def matches(self, letter: Message) -> bool:
-        """Whether a dead letter is meant."""
-        headers = letter.headers or {}
-        assert letter.pushed_at is not None
-        return (
-            (self.group is None or headers.get(DEAD_GROUP) == self.group)
-            and (self.reason is None or headers.get(DEAD_REASON) == self.reason)
-            and (self.error_contains is None or self.error_contains in headers.get(DEAD_ERROR, ""))
-            and (self.key is None or letter.key == self.key)
-            and (self.since is None or letter.pushed_at >= self.since)
-            and (self.until is None or letter.pushed_at < self.until)
-            and (self.ids is None or letter.id in self.ids)
-        )
-
-
-# Headers that a dead letter carries beside those of the message.
-DEAD_ORIGIN = "penstock-origin"
-DEAD_GROUP = "penstock-group"
-DEAD_REASON = "penstock-reason"
-DEAD_ERROR = "penstock-error"
-DEAD_ATTEMPTS = "penstock-attempts"
-DEAD_FIRST_AT = "penstock-first-delivered-at"
-DEAD_LAST_AT = "penstock-last-delivered-at"
-DEAD_CONSUMER = "penstock-last-consumer"
-DEAD_AT = "penstock-dead-at"
-DEAD_PUSHED_AT = "penstock-pushed-at"  # when the message was pushed that died
+Operation = PushOperation | SettleOperation | OwnOperation

@@ -13,6 +13,8 @@ into batches:
 - The watermark is the greatest event time of the messages before this one, less the lateness. It never falls.
 - A message is late, and is dropped, if its window ended at or before the watermark.
 - A window whose end the watermark has reached is closed: its result is emitted once, and its state is dropped.
+- With `idle`, a partition in which nothing was pushed for so long has its windows closed: by the clock, or when the
+  next message comes, whichever is first.
 - Without a window, the result of every key that has changed is emitted once for each transaction.
 """
 
@@ -25,13 +27,15 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock.envelopes import envelope_json
 from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, check_name, check_seconds, to_datetime
 
 R = TypeVar("R")
 Run = Callable[..., R]
 Function = Callable[[Any], Any]
-WATERMARK: Final = "watermark"  # keys of states contain a slash, this one does not
+WATERMARK: Final = "watermark"  # keys of states contain a slash, this one does not, nor the next
+HEARD: Final = "heard"
 FOREVER: Final = -1  # in place of the start of a window
 MICROS: Final = 1_000_000
 
@@ -51,6 +55,7 @@ class Window(NamedTuple):
 
     size_us: int
     lateness_us: int
+    idle_us: int  # of silence, after which windows are closed; 0: they wait for a message
     at: Function | None  # of a value: its event time; None: when the message was pushed
 
 
@@ -102,11 +107,14 @@ class Stream(Generic[R]):
         self._check_open("key_by")
         return replace(self, key=function)
 
-    def tumbling(self, seconds: float, at: Function | None = None, lateness: float = 0.0) -> Stream[R]:
+    def tumbling(
+        self, seconds: float, at: Function | None = None, lateness: float = 0.0, idle: float | None = None
+    ) -> Stream[R]:
         """Windows of `seconds`, one after the other, by event time.
 
         `at(value)` is the event time: an aware datetime, RFC 3339 text or seconds since 1970; without it, when the
         message was pushed. A message may come `lateness` seconds after a later one; one that comes later is dropped.
+        Windows are closed by later messages; with `idle` also after that many seconds without a push.
         """
         if at is not None:
             _check_function(at, "at")
@@ -114,7 +122,10 @@ class Stream(Generic[R]):
         if round(size * MICROS) < 1:
             raise InvalidField(f"seconds: {seconds!r} is no length of a window")
         self._check_open("tumbling")
-        return replace(self, window=Window(round(size * MICROS), round(late * MICROS), at))
+        silence = 0.0 if idle is None else check_seconds(idle, "idle")
+        if idle is not None and round(silence * MICROS) < 1:
+            raise InvalidField(f"idle: {idle!r} would close every window at once", hint="None waits for messages")
+        return replace(self, window=Window(round(size * MICROS), round(late * MICROS), round(silence * MICROS), at))
 
     def aggregate(self, initial: Any, add: Callable[[Any, Any], Any], result: Function | None = None) -> Stream[R]:
         """Fold the values of each key, and window: `state = add(state, value)`, beginning with a copy of `initial`.
@@ -174,7 +185,9 @@ def _key(key: Any) -> str:
 
 def value_of(payload: bytes, kind: ContentType) -> Any:
     """The value of a message: what its JSON says, its text, or its bytes."""
-    if kind in (ContentType.JSON, ContentType.TOMBSTONE, ContentType.TASK):
+    if kind == ContentType.TASK:
+        return _decode(envelope_json(payload))
+    if kind in (ContentType.JSON, ContentType.TOMBSTONE):
         return _decode(payload)
     return payload.decode() if kind == ContentType.TEXT else payload
 
@@ -258,12 +271,16 @@ class PartitionFold:
         self._changed: dict[tuple[int, str], None] = {}
         self._closed: list[str] = []
         self._watermark_stored = 0
+        self.heard = self._heard_stored = 0  # when the last message was pushed; kept with `idle` only
 
     def restore(self, key: str | None, value: Any) -> None:
         """Take a stored change, in the order of the queue."""
         assert key is not None
         if key == WATERMARK:
             self.watermark = self._watermark_stored = value
+            return
+        if key == HEARD:
+            self.heard = self._heard_stored = value
             return
         start, _, name = key.partition("/")
         if value is None:
@@ -292,8 +309,12 @@ class PartitionFold:
             self._changed[FOREVER, key] = None
 
     def _add_windowed(self, elements: Iterable[Element], fold: Aggregate, window: Window) -> None:
-        size, lateness, watermark = window.size_us, window.lateness_us, self.watermark
+        size, lateness, watermark, idle = window.size_us, window.lateness_us, self.watermark, window.idle_us
         for element in elements:
+            if idle:
+                if self.is_silent(window, element.pushed_at):
+                    watermark = max(watermark, max(self._open) + size)
+                self.heard = max(self.heard, element.pushed_at)
             at = event_time(window, element)
             start = at - at % size
             if start + size <= watermark:
@@ -306,6 +327,17 @@ class PartitionFold:
             if at - lateness > watermark:
                 watermark = at - lateness
         self.watermark = watermark
+
+    def is_silent(self, window: Window, now: int) -> bool:
+        """Whether windows are open although nothing was pushed for as long as they wait."""
+        return bool(window.idle_us and self._open and self.heard) and now - self.heard >= window.idle_us
+
+    def close_silent(self, window: Window, now: int) -> list[Output]:
+        """Close all windows of a partition that has fallen silent; what is emitted."""
+        if not self.is_silent(window, now):
+            return []
+        self.watermark = max(self.watermark, max(self._open) + window.size_us)
+        return self._close(window)
 
     def _close(self, window: Window) -> list[Output]:
         outputs: list[Output] = []
@@ -326,6 +358,9 @@ class PartitionFold:
         if self.watermark != self._watermark_stored:
             changes.append(Message(payload=self.watermark, key=WATERMARK))
             self._watermark_stored = self.watermark
+        if self.heard != self._heard_stored:
+            changes.append(Message(payload=self.heard, key=HEARD))
+            self._heard_stored = self.heard
         self._changed.clear()
         self._closed.clear()
         return changes

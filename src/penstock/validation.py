@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock import limits
+from penstock import limits, refusals
 from penstock.batch import encode_one_with, fields, layout
+from penstock.envelopes import bytes_in, with_bytes_first
 from penstock.errors import InputError, InvalidField, StorageError, TooLarge
 from penstock.model import (
     MessageId,
@@ -27,7 +28,9 @@ from penstock.model import (
     to_datetime,
     to_micros,
 )
+from penstock.model_letters import LetterFilter
 from penstock.model_tasks import (
+    TASK_ACTIONS,
     OperationAction,
     OperationState,
     OperationView,
@@ -37,8 +40,9 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
+from penstock.refusals import number, number_range
 from penstock.replies import BackupState
-from penstock.requests import LeaseRequest, LetterFilter, QueueChoice, Settling
+from penstock.requests import LeaseRequest, QueueChoice, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -230,10 +234,10 @@ def letter_filter(
     until: datetime | str | None = None,
     **texts: str | None,
 ) -> LetterFilter:
-    """Which dead letters are meant; `texts` are group, reason, error_contains and key."""
+    """Which dead letters are meant; `texts` are group, reason, error_contains, key and signature."""
     for name, value in texts.items():
         if value is not None:
-            _text(value, name)
+            text(value, name)
     if isinstance(ids, str | MessageId) or not isinstance(ids, Iterable | None):
         raise InvalidField(f"ids: {ids!r} is not a list of ids", hint="pass the ids of dead letters in a list")
     chosen = None if ids is None else frozenset(map(message_id, ids))
@@ -289,7 +293,8 @@ def per_second(value: float | None) -> float | None:
     if value is not None and (
         isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest
     ):
-        raise InvalidField(f"rate: {value!r} is not a number of messages per second from {least:g} to {greatest:g}")
+        rates = number_range(least, greatest)
+        raise InvalidField(f"rate: {value!r} is not a number of messages per second from {rates}")
     return value
 
 
@@ -307,7 +312,7 @@ def extension(value: float) -> float:
 
 def _lease_length(value: Any, name: str) -> float:
     if check_seconds(value, name, limits.lease_seconds_max) < limits.lease_seconds_min:
-        raise InvalidField(f"{name}: {value!r} is under {limits.lease_seconds_min:g}, too short to be of use")
+        raise InvalidField(f"{name}: {value!r} is less than the minimum of {number(limits.lease_seconds_min)}")
     return float(value)
 
 
@@ -375,13 +380,14 @@ def submission(task: TaskSubmission, where: str = "") -> TaskSubmission:
         json_of(task.args, f"{where}args", list)
     if task.kwargs != b"{}":
         json_of(task.kwargs, f"{where}kwargs", dict)
+    args = task.args if task.payload is None else _with_payload(task, task.payload, where)
     parents = _parents(task, where) if task.depends_on else ()
     _one_of(task.on_parent_failure, ("cancel", "run"), f"{where}on_parent_failure")
     _one_of(task.takes, ("none", "one", "all"), f"{where}takes")
     _check_timeout(task.timeout_seconds, where)
-    _text(task.workflow, f"{where}workflow", limits.name_length_max)
+    text(task.workflow, f"{where}workflow", limits.name_length_max)
     if task.unique_key is not None:
-        _text(task.unique_key, f"{where}unique_key", limits.dedup_key_bytes_max)
+        text(task.unique_key, f"{where}unique_key", limits.dedup_key_bytes_max)
     if task.unique_seconds is not None:
         if task.unique_key is None:
             raise InvalidField(f"{where}unique_seconds: there is no unique_key", hint="give unique_key too")
@@ -389,9 +395,21 @@ def submission(task: TaskSubmission, where: str = "") -> TaskSubmission:
             raise InvalidField(f"{where}unique_seconds: 0 would end at once", hint="None is while it is not final")
     _message(task, where)
     priority = _within(lambda: check_priority(task.priority), where)
-    if (own_id, parents, priority) == (task.task_id, task.depends_on, task.priority):
+    if (own_id, args, parents, priority) == (task.task_id, task.args, task.depends_on, task.priority):
         return task
-    return msgspec.structs.replace(task, task_id=own_id, depends_on=parents, priority=priority)
+    return msgspec.structs.replace(task, task_id=own_id, args=args, depends_on=parents, priority=priority)
+
+
+def _with_payload(task: TaskSubmission, payload: bytes, where: str) -> bytes:
+    """The arguments of a task that brings bytes: where none of them stands for these, they are the first."""
+    if not isinstance(payload, bytes):
+        raise InvalidField(f"{where}payload: {payload!r} is not bytes")
+    if len(payload) > limits.payload_bytes_max:
+        raise TooLarge(f"{where}payload: {len(payload):,} bytes is over the limit of {limits.payload_bytes_max:,}")
+    lengths = bytes_in(task.args, task.kwargs)
+    if lengths and sum(lengths) != len(payload):
+        raise InvalidField(f"{where}payload: {len(payload):,} bytes, but the arguments need {sum(lengths):,}")
+    return task.args if lengths else with_bytes_first(task.args, payload)
 
 
 def _parents(task: TaskSubmission, where: str) -> tuple[str, ...]:
@@ -425,7 +443,7 @@ def schedule(spec: ScheduleSpec) -> ScheduleSpec:
         raise InvalidField(f"schedule: {spec!r} is not a schedule")
     schedule_name(spec.name)
     for field in ("cron", "timezone"):
-        _text(getattr(spec, field), field, limits.name_length_max)
+        text(getattr(spec, field), field, limits.name_length_max)
     _one_of(spec.missed, ("skip", "catch_up"), "missed")
     task_type(spec.task_type)
     check_name(spec.queue)
@@ -452,14 +470,20 @@ def task_filter(filter: TaskFilter) -> TaskFilter:
     if not isinstance(filter, TaskFilter):
         raise InvalidField(f"filter: {filter!r} is not a filter of tasks")
     read_limit(filter.limit, limits.task_page_max)
-    try:
-        states = tuple(TaskState(state) for state in filter.states)
-    except (ValueError, TypeError):
-        known = ", ".join(TaskState)
-        raise InvalidField(f"states: {filter.states!r} are not states of tasks", hint=f"known: {known}") from None
+    known = tuple(TaskState)
+    if isinstance(filter.states, str) or not isinstance(filter.states, Sequence):
+        raise InvalidField(f"states: {filter.states!r} is not a list of {', '.join(known)}")
+    for state in filter.states:
+        _one_of(state, known, "states")
+    states = tuple(map(TaskState, filter.states))
     for field in ("task_type", "queue", "worker", "workflow", "schedule", "argument", "error_contains", "cursor"):
         if getattr(filter, field) is not None:
-            _text(getattr(filter, field), field, limits.task_filter_bytes_max)
+            text(getattr(filter, field), field, limits.task_filter_bytes_max)
+    if filter.task_ids is not None:
+        if len(filter.task_ids) > limits.task_page_max:
+            raise InvalidField(f"task_ids: {len(filter.task_ids):,} are over the limit of {limits.task_page_max:,}")
+        for id in filter.task_ids:
+            task_id(id, "task_ids")
     since, until = filter.submitted_since, filter.submitted_until
     return msgspec.structs.replace(
         filter,
@@ -477,14 +501,10 @@ def operation_filter(filter: TaskFilter) -> TaskFilter:
     return checked
 
 
-def operation_action(action: str) -> OperationAction:
-    """What an operation does."""
-    try:
-        return OperationAction(action)
-    except ValueError:
-        raise InvalidField(
-            f"action: {str(action)[:100]!r} is not an action", hint=f"known: {', '.join(OperationAction)}"
-        ) from None
+def task_action(action: str) -> OperationAction:
+    """What an operation does with tasks."""
+    _one_of(action, TASK_ACTIONS, "action")
+    return OperationAction(action)
 
 
 def operation_id(value: str) -> str:
@@ -523,7 +543,7 @@ def worker(info: WorkerInfo) -> WorkerInfo:
         raise InvalidField(f"worker: {info!r} is not what a worker tells about itself")
     worker_id(info.worker_id)
     for field in ("host", "version"):
-        _text(getattr(info, field), field, 255)
+        text(getattr(info, field), field, 255)
     for field in ("pid", "concurrency", "running", "abandoned", "completed", "failed", "memory_bytes", "cpu_percent"):
         value = getattr(info, field)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 63:
@@ -559,7 +579,8 @@ def _check_timeout(value: Any, where: str) -> None:
         raise InvalidField(f"{where}timeout_seconds: 0 would end every run at once", hint="use None for no limit")
 
 
-def _text(value: Any, field: str, bytes_max: int | None = None) -> None:
+def text(value: Any, field: str, bytes_max: int | None = None) -> None:
+    """Text that can be stored, no longer than it may be."""
     if not isinstance(value, str):
         raise InvalidField(f"{field}: {value!r} is not text")
     try:
@@ -572,4 +593,4 @@ def _text(value: Any, field: str, bytes_max: int | None = None) -> None:
 
 def _one_of(value: Any, known: tuple[str, ...], field: str) -> None:
     if value not in known:
-        raise InvalidField(f"{field}: {value!r} is none of {', '.join(known)}")
+        raise refusals.choice(value, known, field)

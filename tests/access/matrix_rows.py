@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.model import MessageId, Outcome, Receipt
-from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
+from penstock.model_letters import LetterFilter
+from penstock.model_tasks import BulkOptions, Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.wire import requests
 from penstock.wire.frames import JsonType, Type
 
@@ -157,13 +158,23 @@ def queue_rows() -> list[Row]:
         Row("resume", (MANAGE,), call(ops.Resume(Q)), ("POST", f"{at}/resume", None), grpc=("Queues.Resume", {"queue": Q})),
         Row("dead_letters", (READ,), call(ops.DeadLetters(Q)), ("GET", f"{at}/dlq", None), grpc=("Queues.ListDeadLetters", {"queue": Q})),
         Row("search_dead_letters", (READ,), http=("POST", f"{at}/dlq/search", {})),
-        Row("redrive", (MANAGE,), call(ops.Redrive(Q)), ("POST", f"{at}/dlq/redrive", {}), grpc=("Queues.Redrive", {"queue": Q})),
+        Row("redrive", (MANAGE,), call(ops.Redrive(Q)), grpc=("Queues.Redrive", {"queue": Q})),
+        Row("redrive_letters", (MANAGE,), call(ops.RedriveLetters(Q)), ("POST", f"{at}/dlq/redrive", {}), grpc=("Tasks.RedriveLetters", {"queue": Q})),
+        Row("redrive_edited_letters", (MANAGE, PUSH), call(ops.RedriveLetters(Q, edit=b'{"a": 1}')), ("POST", f"{at}/dlq/redrive", {"edit": {"a": 1}}), grpc=("Tasks.RedriveLetters", {"queue": Q, "edit": '{"a": 1}'})),
+        Row("redrive_a_signature", (MANAGE, READ), call(ops.RedriveLetters(Q, LetterFilter(signature="01234567"))), ("POST", f"{at}/dlq/redrive", {"signature": "01234567"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"signature": "01234567"}})),
+        Row("count_letters", (MANAGE,), call(ops.RedriveLetters(Q, options=BulkOptions(dry_run=True))), ("POST", f"{at}/dlq/redrive", {"dry_run": True}), grpc=("Tasks.RedriveLetters", {"queue": Q, "options": {"dry_run": True}})),
+        Row("letter_signatures", (READ,), call(ops.LetterSignatures(Q)), ("GET", f"{at}/dlq/signatures", None)),
+        Row("all_signatures", (ANYBODY,), call(ops.AllSignatures()), ("GET", "/dlq/signatures", None)),
+        Row("discard_letters", (MANAGE,), call(ops.DiscardLetters(Q)), ("POST", f"{at}/dlq/purge", {}), grpc=("Tasks.DiscardLetters", {"queue": Q})),
+        Row("discard_by_error", (MANAGE, READ), call(ops.DiscardLetters(Q, LetterFilter(error_contains="x"))), ("POST", f"{at}/dlq/purge", {"error_contains": "x"}), grpc=("Tasks.DiscardLetters", {"queue": Q, "filter": {"error_contains": "x"}})),
+        Row("replay_messages", (MANAGE, READ, ("push", OTHER)), call(ops.ReplayMessages(Q, target=MAIL)), ("POST", f"{at}/replay", {"target": MAIL}), grpc=("Tasks.ReplayMessages", {"queue": Q, "target": MAIL})),
         Row("replace_letters", (MANAGE, PUSH), call(ops.ReplaceLetters(Q, [dead], BATCH)), ("POST", f"{at}/dlq/replace", letters), grpc=("Queues.ReplaceDeadLetters", {"queue": Q, "ids": [str(dead)], **ONE_BYTES})),
         Row("purge_dead_letters", (MANAGE,), call(ops.PurgeDeadLetters(Q)), ("DELETE", f"{at}/dlq", None), grpc=("Queues.PurgeDeadLetters", {"queue": Q})),
         Row("read", (READ,), call(ops.Read(Q)), ("GET", f"{at}/messages", None), grpc=("Queues.Read", {"queue": Q})),
         Row("get_message", (READ,), call(ops.GetMessage(first)), ("GET", f"{at}/messages/0/0", None), grpc=("Queues.GetMessage", {"id": str(first)})),
         Row("message_events", (READ,), call(ops.Events(first)), ("GET", f"{at}/messages/0/0/events", None), grpc=("Queues.ListMessageEvents", {"id": str(first)})),
         Row("find_messages", (READ,), call(ops.FindMessages(Q, "k")), ("GET", f"{at}/events?key=k", None), grpc=("Queues.FindMessages", {"queue": Q, "key": "k"})),
+        Row("latest", (READ,), call(ops.Latest(Q, "k")), ("GET", f"{at}/latest?key=k", None), grpc=("Queues.GetLatest", {"queue": Q, "key": "k"})),
         Row("peek", (READ,), call(ops.Peek(Q)), ("GET", f"{at}/peek", None), grpc=("Queues.Peek", {"queue": Q})),
         Row("peek_at_dead_letters", (READ,), call(ops.Peek(f"{Q}.dlq")), ("GET", f"{at}.dlq/peek", None), grpc=("Queues.Peek", {"queue": f"{Q}.dlq"})),
         Row("peek_elsewhere", looks("read", OTHER), call(ops.Peek(MAIL)), ("GET", f"/queues/{MAIL}/peek", None), grpc=("Queues.Peek", {"queue": MAIL})),
@@ -171,6 +182,9 @@ def queue_rows() -> list[Row]:
         Row("push_to_the_audit", looks("push", NOBODY), (Type.PUSH_ONE, requests.encode_push_one(AUDIT.encode(), 0, b"1")), ("POST", f"/queues/{AUDIT}/messages", ONE), grpc=("Queues.Push", {"queue": AUDIT, **ONE_BYTES})),
         Row("delayed", (READ,), call(ops.Delayed(Q)), ("GET", f"{at}/delayed", None), grpc=("Queues.ListDelayed", {"queue": Q})),
         Row("why", (READ,), call(ops.Why(first)), ("GET", f"{at}/messages/0/0/why", None), grpc=("Queues.Why", {"id": str(first)})),
+        Row("why_queue", (MONITOR,), call(ops.WhyQueue(Q)), ("GET", f"{at}/why", None), grpc=("Queues.WhyQueue", {"queue": Q})),
+        Row("message_keys", (READ,), call(ops.MessageKeys(Q)), ("GET", f"{at}/keys", None), grpc=("Queues.ListKeys", {"queue": Q})),
+        Row("account", (MONITOR,), call(ops.Account(Q)), ("GET", f"{at}/account", None), grpc=("Queues.GetAccount", {"queue": Q})),
         Row("cancel", (MANAGE,), call(ops.Cancel(first)), ("DELETE", f"{at}/messages/0/0", None), grpc=("Queues.Cancel", {"id": str(first)})),
         Row("groups", (MONITOR,), call(ops.Groups(Q)), ("GET", f"{at}/groups", None), grpc=("Queues.ListGroups", {"queue": Q})),
         Row("create_group", (MANAGE,), call(ops.CreateGroup(Q, "g")), ("POST", f"{at}/groups", {"name": "g"}), grpc=("Queues.CreateGroup", group)),
@@ -206,6 +220,7 @@ def task_rows(world: World) -> list[Row]:
         Row("finish_tasks", (CONSUME,), call(ops.FinishTasks([finish])), ("POST", "/tasks/finish", finished), (JsonType.TASK_RESULT, finished), grpc=("Tasks.FinishTasks", {"finishes": [finished]})),
         Row("note_progress", (CONSUME,), call(ops.NoteProgress(Receipt.parse(receipt), task, b"1")), ("POST", "/tasks/progress", progress)),
         Row("find_task", (READ,), call(ops.FindTask(task)), ("GET", at, None), (JsonType.QUERY_STATUS, {"task_id": task}), grpc=("Tasks.GetTaskStatus", {"task_id": task})),
+        Row("why_task", (READ,), call(ops.WhyTask(task)), ("GET", f"{at}/why", None), grpc=("Tasks.WhyTask", {"task_id": task})),
         Row("task_result", (READ,), http=("GET", f"{at}/result", None)),
         Row("wait_task", (READ,), call(ops.WaitTask(task, 0.001)), ("GET", f"{at}?wait_ms=1", None), (JsonType.QUERY_STATUS, {"task_id": task, "wait_ms": 1}), grpc=("Tasks.GetTaskStatus", {"task_id": task, "wait_ms": 1})),
         Row("list_tasks", (ANYBODY,), call(ops.ListTasks()), ("GET", "/tasks", None), (JsonType.LIST_TASKS, {}), grpc=("Tasks.ListTasks", {})),
@@ -215,6 +230,16 @@ def task_rows(world: World) -> list[Row]:
         Row("await_news", looks("consume", SOME), call(ops.AwaitNews("w")), ("GET", "/workers/w/news", None)),
         Row("forget_worker", looks("consume", SOME), call(ops.ForgetWorker("w")), ("DELETE", "/workers/w", None), (JsonType.HEARTBEAT, {**worker, "is_leaving": True}), grpc=("Tasks.ForgetWorker", {"worker_id": "w"})),
         Row("count_tasks", (ANYBODY,), call(ops.CountTasks()), ("GET", "/tasks/counts", None), grpc=("Tasks.CountTasks", {})),
+        Row("list_workflows", (ANYBODY,), call(ops.ListWorkflows()), ("GET", "/workflows", None)),
+        Row("find_workflow", (ANYBODY,), call(ops.FindWorkflow("none")), ("GET", "/workflows/none", None)),
+        Row("cancel_workflow", looks("manage", BROKER), http=("POST", "/workflows/none/cancel", {})),
+        Row("retry_workflow_in_a_queue", (MANAGE,), http=("POST", "/workflows/none/retry", {"queue": Q})),
+        Row("suggest_tasks", (ANYBODY,), call(ops.SuggestTasks("kwargs")), ("GET", "/tasks/suggest?field=kwargs", None)),
+        Row("quiet_worker", (MANAGE,), call(ops.QuietWorker("w")), ("POST", "/workers/w/quiet", {}), grpc=("Tasks.QuietWorker", {"worker_id": "w"})),
+        Row("resume_worker", (MANAGE,), call(ops.ResumeWorker("w")), ("POST", "/workers/w/resume", {}), grpc=("Tasks.ResumeWorker", {"worker_id": "w"})),
+        Row("stop_worker", (MANAGE,), call(ops.StopWorker("w")), ("POST", "/workers/w/stop", {}), grpc=("Tasks.StopWorker", {"worker_id": "w"})),
+        Row("run_schedule", (MANAGE, PUSH), call(ops.RunSchedule("nightly")), ("POST", "/schedules/nightly/run", None), grpc=("Tasks.RunSchedule", {"name": "nightly"})),
+        Row("ticks", (MONITOR,), call(ops.Ticks("nightly")), ("GET", "/schedules/nightly/ticks", None), grpc=("Tasks.ListTicks", {"name": "nightly"})),
         Row("workers", (ANYBODY,), call(ops.Workers()), ("GET", "/workers", None), grpc=("Tasks.ListWorkers", {})),
         Row("set_schedule", (MANAGE, PUSH), call(ops.SetSchedule(schedule)), ("PUT", "/schedules/nightly", every), grpc=("Tasks.SetSchedule", {"name": "nightly", **every})),
         Row("schedules", (ANYBODY,), call(ops.Schedules()), ("GET", "/schedules", None), grpc=("Tasks.ListSchedules", {})),
@@ -222,9 +247,26 @@ def task_rows(world: World) -> list[Row]:
         Row("delete_schedule", (MANAGE,), call(ops.DeleteSchedule("nightly")), ("DELETE", "/schedules/nightly", None), grpc=("Tasks.DeleteSchedule", {"name": "nightly"})),
         Row("find_operation", (MONITOR,), call(ops.FindOperation(world.operation)), ("GET", operation, None), grpc=("Tasks.GetOperation", {"operation_id": world.operation})),
         Row("list_operations", (ANYBODY,), call(ops.ListOperations()), ("GET", "/operations", None), grpc=("Tasks.ListOperations", {})),
+        Row("continue_operation", (MANAGE,), call(ops.ContinueOperation(world.operation)), ("POST", f"{operation}/continue", None), grpc=("Tasks.ContinueOperation", {"operation_id": world.operation})),
         Row("stop_operation", (MANAGE,), call(ops.StopOperation(world.operation)), ("DELETE", operation, None), grpc=("Tasks.StopOperation", {"operation_id": world.operation})),
         Row("cancel_task", (MANAGE,), call(ops.CancelTask(task)), ("DELETE", at, None), (JsonType.CANCEL_TASK, {"task_id": task}), grpc=("Tasks.CancelTask", {"task_id": task})),
         Row("retry_task", (MANAGE,), call(ops.RetryTask(task)), ("POST", f"{at}/retry", None), grpc=("Tasks.RetryTask", {"task_id": task})),
+    ]  # fmt: skip
+
+
+def look_rows() -> list[Row]:
+    """Connections, nodes, traces, pipelines and the past."""
+    every, operate = (("monitor", BROKER),), (("operate", BROKER),)
+    return [
+        Row("pipelines", every, call(ops.Pipelines()), ("GET", "/pipelines", None)),
+        Row("get_pipeline_run", every, call(ops.GetPipelineRun("rollup", "r1")), ("GET", "/pipelines/rollup/runs/r1", None)),
+        Row("get_pipeline_report", every, call(ops.GetPipelineReport("rollup", "r1")), ("GET", "/pipelines/rollup/runs/r1/report", None)),
+        Row("put_pipeline_run", operate, call(ops.PutPipelineRun("rollup", "r1", "done")), ("PUT", "/pipelines/rollup/runs/r1", {"status": "done"})),
+        Row("past_state", looks("monitor", SOME), http=("GET", "/history/state?at=2020-01-31T12:00:00Z", None)),
+        Row("cluster", every, call(ops.Cluster()), ("GET", "/cluster", None)),
+        Row("list_connections", operate, call(ops.ListConnections()), ("GET", "/connections", None)),
+        Row("end_connection", operate, call(ops.EndConnection("0")), ("DELETE", "/connections/0", None)),
+        Row("get_trace", (ANYBODY,), call(ops.GetTrace("4bf9")), ("GET", "/traces/4bf9", None)),
     ]  # fmt: skip
 
 
@@ -259,6 +301,7 @@ def broker_rows() -> list[Row]:
         Row("resume_broker", operate, call(ops.ResumeBroker()), ("POST", "/resume", {}), grpc=("Queues.ResumeBroker", {})),
         Row("seal", operate, call(ops.Seal()), ("POST", "/seal", None)),
         Row("sync", operate, call(ops.Sync()), ("POST", "/sync", None)),
+        Row("take_profile", operate, call(ops.TakeProfile("threads")), ("POST", "/profiles", {"what": "threads"})),
         Row("compact", operate, call(ops.Compact()), ("POST", "/compact", None)),
         Row("start_backup", operate, call(ops.StartBackup("none")), ("POST", "/backups", {"destination": "none"})),
         Row("get_backup", operate, call(ops.GetBackup()), ("GET", "/backups", None)),
@@ -289,6 +332,8 @@ def last_rows() -> list[Row]:
         Row("begin_operation", (MANAGE,), call(ops.BeginOperation("purge", mine)), ("POST", "/operations", begin), grpc=("Tasks.BeginOperation", {"action": "purge", "filter": purge})),
         Row("begin_operation_everywhere", looks("manage", BROKER), call(ops.BeginOperation("purge", TaskFilter(workflow="none"))), ("POST", "/operations", {"action": "purge", "workflow": "none"}), grpc=("Tasks.BeginOperation", {"action": "purge", "filter": {"workflow": "none"}})),
         Row("purge_tasks", (MANAGE,), http=("POST", "/tasks/purge", purge), grpc=("Tasks.PurgeTasks", {"filter": purge})),
+        Row("retry_tasks", (MANAGE,), http=("POST", "/tasks/retry", purge)),
+        Row("cancel_tasks", (MANAGE,), http=("POST", "/tasks/cancel", purge)),
         Row("compact_queue", (MANAGE,), call(ops.CompactQueue(Q)), ("POST", f"/queues/{Q}/compact", None), grpc=("Queues.CompactQueue", {"queue": Q})),
         Row("purge", (MANAGE,), call(ops.Purge(Q)), ("POST", f"/queues/{Q}/purge", None), grpc=("Queues.Purge", {"queue": Q})),
         Row("delete_queue", (MANAGE,), call(ops.DeleteQueue(Q)), ("DELETE", f"/queues/{Q}", None), grpc=("Queues.DeleteQueue", {"queue": Q})),
@@ -299,7 +344,7 @@ def rows(world: World) -> list[Row]:
     """Every request."""
     return [
         *(*push_rows(), *lease_rows(world), *transaction_rows(world), *queue_rows()),
-        *(*task_rows(world), *broker_rows(), *last_rows()),
+        *(*task_rows(world), *broker_rows(), *look_rows(), *last_rows()),
     ]
 
 

@@ -20,8 +20,9 @@ from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, NotAuthorised
 from penstock.model import Message, MessageId, Outcome, Receipt, queue_options
+from penstock.model_letters import LetterFilter
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission
-from penstock.requests import LeaseRequest, LetterFilter, Settling
+from penstock.requests import LeaseRequest, Settling
 from tests.support.broker_loop import on_uvloop
 
 OWNER = Client(LOCAL, "", "127.0.0.1", "tcp")

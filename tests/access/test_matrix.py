@@ -22,7 +22,7 @@ from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.embedded.session import Session
 from penstock.model_access import Quotas
-from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskSubmission
+from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.replies import LeaseView
 from penstock.requests import LeaseRequest
 from penstock.server.grpc.generated import queues_pb2, tasks_pb2
@@ -93,7 +93,7 @@ MISTAKES = frozenset({"not_authorised", "not_authenticated", "bad_request", "inv
 # Refused for what they ask: there is no master key, no place for backups, and no queue that is compacted.
 UNCONFIGURED = {
     *("get_data_keys", "rotate_data_key", "erase_data_keys", "rewrap_data_keys"),
-    *("start_backup", "compact_queue"),
+    *("start_backup", "compact_queue", "latest"),
 }
 WRONG_MAX = 20  # that are listed
 IDENTITIES = (*GRANTED, *sorted(STRANGERS))
@@ -189,6 +189,7 @@ def make_world(session: Session) -> World:
     receipt = f"{Q}:{piece.partition(0)}:{piece.offsets[0]}:{piece.attempt(0)}:{leased.nonce:016x}"
     session.run(ops.SubmitTasks([TaskSubmission(task_id=TASK, task_type="t", queue=Q)]))
     session.run(SCHEDULE)
+    session.run(ops.HeartbeatWorker(WorkerInfo(worker_id="w", queues=(Q,))))
     session.run(ops.CreateGroup(Q, "g"))
     session.run(ops.Join(Q, "g", "m", 3600.0))
     session.run(ops.BeginOperation("purge", TaskFilter(queue=Q, workflow="none"), OPERATION))

@@ -15,7 +15,9 @@ from tests.broker.test_broker import LISTS, example
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "security.md"
 ON = {"": "the broker", SOME_QUEUE: "any queue", "mail": "its queue", "mail.*": "its namespace"}
-OF_TASKS = (ops.FindTask, ops.WaitTask, ops.CancelTask, ops.RetryTask)  # looked up by the broker's `Tasks`
+# Looked up by the broker's `Tasks`.
+OF_TASKS = (ops.FindTask, ops.WaitTask, ops.CancelTask, ops.RetryTask, ops.WhyTask)
+OF_WORKERS = (ops.QuietWorker, ops.ResumeWorker, ops.StopWorker)  # looked up by `Authorisation`
 
 
 def documented() -> dict[str, tuple[str, str]]:
@@ -37,7 +39,9 @@ def declared(kind: type[ops.Operation[Any]]) -> tuple[str, str]:
         return action, ON[next(queue for _, queue in needs)]
     if kind in LISTS:
         return action, "what may be seen"
-    assert kind in LOOKED_UP or kind in OF_TASKS, f"{kind.__name__} touches no queue, and nothing is looked up"
+    assert kind in LOOKED_UP or kind in (*OF_TASKS, *OF_WORKERS), (
+        f"{kind.__name__} touches no queue, and nothing is looked up"
+    )
     return action, "the queue of what it names"
 
 

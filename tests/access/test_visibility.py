@@ -17,7 +17,7 @@ from penstock.broker.access import LOCAL, Client
 from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, ScheduleNotFound, TaskNotFound
-from penstock.model import MessageId, Outcome, Receipt
+from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
 from tests.support.broker_loop import on_uvloop
@@ -76,7 +76,7 @@ async def test_lists_show_only_what_may_be_seen():
         schedules = await broker.execute(bob, ops.Schedules())
         assert [schedule.spec.queue for schedule in schedules] == ["shop.mail", "shop.sms"]
         operations = await broker.execute(bob, ops.ListOperations())
-        assert {operation.filter.queue for operation in operations} == {"shop.mail", "shop.sms"}
+        assert {operation.queue for operation in operations} == {"shop.mail", "shop.sms"}
         page = await broker.execute(bob, ops.ListTasks())
         assert [task.queue for task in page.tasks] == ["shop.mail"]
 
@@ -94,6 +94,34 @@ async def test_who_may_see_everything_sees_everything_and_who_may_see_nothing_se
             (await broker.execute(everyone, ops.Info())).queues,
             (await broker.execute(nobody, ops.Info())).queues,
         ) == (3, 0)
+
+
+@on_uvloop
+async def test_suggestions_come_from_queues_that_one_may_read():
+    bob = client("monitor:*", "read:shop.mail")
+    async with furnished() as broker:
+        secret = task("orders", "0190a1b2-c3d4-7e5f-8a9b-000000000200")
+        changed = {"task_type": "secret", "workflow": "hidden", "kwargs": b'{"pin": 1}'}
+        await broker.execute(OWNER, ops.SubmitTasks([msgspec.structs.replace(secret, **changed)]))
+
+        async def values(who, field: str) -> set[str]:
+            return {found.value for found in await broker.execute(who, ops.SuggestTasks(field))}
+
+        assert await values(bob, "queue") == {"shop.mail"}
+        for field, value in (
+            ("task_type", "secret"),
+            ("workflow", "hidden"),
+            ("kwargs", "kwargs.pin"),
+        ):
+            assert value not in await values(bob, field)
+            assert value in await values(OWNER, field)
+        assert await values(bob, "task_type")
+        assert [found.workflow for found in (await broker.execute(OWNER, ops.ListWorkflows())).workflows] == ["hidden"]
+        assert (await broker.execute(bob, ops.ListWorkflows())).workflows == []
+        for workflow in ("hidden", "none"):  # the same answer
+            with pytest.raises(TaskNotFound, match=f"there is no workflow '{workflow}'"):
+                await broker.execute(bob, ops.FindWorkflow(workflow))
+        assert await values(client("push:orders"), "queue") == set()
 
 
 @on_uvloop
@@ -291,3 +319,38 @@ async def test_a_change_of_grants_reaches_a_listener():
         bob.principal.change(parse_grants(["monitor:orders"]), "")
         assert (listener.wants("shop.mail"), listener.wants("orders")) == (False, True)
         listener.close()
+
+
+@on_uvloop
+async def test_who_may_only_monitor_learns_why_messages_wait_and_no_key():
+    ann, bob = client("read:shop.*", "monitor:shop.*", name="ann"), client("monitor:shop.*")
+    async with furnished() as broker:
+        await broker.execute(OWNER, ops.CreateQueue("shop.keyed", {"ordering": "key"}))
+        messages = [Message(payload=b"1", key="customer-7") for _ in range(3)]
+        await broker.pushed(OWNER, "shop.keyed", Batch.build(messages))
+
+        seen = await broker.execute(ann, ops.WhyQueue("shop.keyed"))
+        hidden = await broker.execute(bob, ops.WhyQueue("shop.keyed"))
+
+        assert [reason.key for reason in seen.groups[0].reasons if reason.code == "held_by_key"] == ["customer-7"]
+        assert "customer-7" in repr(seen)
+        assert [reason.count for reason in hidden.groups[0].reasons] == [
+            reason.count for reason in seen.groups[0].reasons
+        ]
+        assert "customer-7" not in repr(hidden)
+
+
+@on_uvloop
+async def test_parents_in_other_queues_are_not_named():
+    child = "0190a1b2-c3d4-7e5f-8a9b-0000000000aa"
+    async with furnished() as broker:
+        waits = task("shop.mail", child, depends_on=(TASKS["orders"], TASKS["shop.mail"]))
+        await broker.execute(OWNER, ops.SubmitTasks([waits]))
+
+        everything = await broker.execute(OWNER, ops.WhyTask(child))
+        some = await broker.execute(client("read:shop.mail"), ops.WhyTask(child))
+
+        assert {parent.task_id for parent in everything.parents} == {TASKS["orders"], TASKS["shop.mail"]}
+        assert [parent.task_id for parent in some.parents] == [TASKS["shop.mail"]]
+        with pytest.raises(NotAuthorised):
+            await broker.execute(client("read:orders"), ops.WhyTask(child))

@@ -103,6 +103,34 @@ def test_bytes_after_the_frame_are_refused():
         Batch.parse(bomb(frame + b"more", 1000), validate=True)
 
 
+@pytest.mark.parametrize("more", [b"more", zstandard.ZstdCompressor().compress(b""), b"\x50\x2a\x4d\x18\4\0\0\0skip"])
+def test_nothing_follows_a_frame_not_even_an_empty_one(more):
+    frame = zstandard.ZstdCompressor().compress(bytes(1000))
+
+    with pytest.raises(BadBatch, match="follows its zstd frame"):
+        Batch.parse(bomb(frame + more, 1000), validate=True)
+
+
+@pytest.mark.parametrize("length", [16_384, 65_791, 65_792, 1 << 20])
+@pytest.mark.parametrize("options", [{}, {"write_checksum": True}, {"level": 19}], ids=str)
+def test_frames_of_any_encoder_are_read(length, options):
+    plain = (b"abcdefgh" * 1000 + random.Random(length).randbytes(9_000) + bytes(99_999)) * (length // 100_000 + 1)
+    frame = zstandard.ZstdCompressor(**options).compress(plain[:length])
+
+    assert decompress(frame, length) == plain[:length]
+
+
+def test_every_byte_that_is_wrong_is_refused_or_harmless():
+    plain = b"abcdefgh" * 4000
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+    for at in range(len(frame)):
+        for cut in (frame[:at], frame[:at] + bytes([frame[at] ^ 0xFF]) + frame[at + 1 :]):
+            try:
+                assert decompress(cut, len(plain)) == plain
+            except BadBatch:
+                continue
+
+
 def test_threads_compress_and_decompress_side_by_side():
     blobs = [bytes([seed]) * 50_000 + random.Random(seed).randbytes(10_000) for seed in range(8)]
     wrong: list[int] = []

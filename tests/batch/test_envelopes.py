@@ -32,6 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"kwargs": b'{"a":1}', "args": b"[]"},
     {"key": "k", "priority": 3, "delay_seconds": 1.5, "ttl_seconds": 9.0, "max_attempts": 4},
     {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC), "headers": {"a": "b"}, "trace": "t", "is_named": True},
+    {"args": b'[{"penstock:bytes":3}]', "payload": b"\x00\xff}"},
     {"timeout_seconds": 3.0, "takes": "one", "depends_on": ("x",), "workflow": "w", "on_parent_failure": "run"},
 ]
 
@@ -58,7 +59,7 @@ def test_ids_are_uuids_of_version_7_that_sort_by_time():
 def test_one_some_and_alike_make_the_same_messages(options):
     task = msgspec.structs.replace(PLAIN, **options)
     one, some = Batch(task_message(task)), tasks_batch([task, task])
-    alike = alike_batch(task, alike_payloads(task, [(task.args, task.kwargs)] * 2, [task.task_id] * 2))
+    alike = alike_batch(task, alike_payloads(task, [(task.args, task.kwargs, task.payload)] * 2, [task.task_id] * 2))
     assert values(one, 0) == values(some, 1) == values(alike, 1)
     assert one.content_type_of(0) == ContentType.TASK
     assert encode_one_with(encode_envelope(PLAIN), content_type=ContentType.TASK) == task_message(PLAIN)

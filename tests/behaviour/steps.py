@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Delivery, PenstockError, Queue
+from tests.support.readable import check_readable
 
 TICK = 0.003  # timers round up to a tick of about a millisecond: never early, hardly late
 
@@ -45,12 +46,12 @@ def numbered(count: int, prefix: str = "") -> list[bytes]:
 
 
 def refuse(error: type[PenstockError], call: Callable[[], object], *words: str) -> None:
-    """The call raises exactly this error, which has a code and a hint and names what is wrong."""
+    """The call raises exactly this error, which has a code, names what is wrong and is in plain words."""
     with pytest.raises(PenstockError) as caught:
         call()
     assert type(caught.value) is error
     assert caught.value.code == error.code
-    assert caught.value.hint
+    check_readable(caught.value.message, caught.value.hint)
     for word in words:
         assert word in caught.value.message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import Message
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, QueueNotFound
 from tests.behaviour.steps import drain
 
 STORED = pytest.mark.parametrize("way", ["file", "tcp", "http", "postgres"], indirect=True)
@@ -106,3 +106,43 @@ def test_a_queue_that_keeps_everything_cannot_be_compacted(ps):
 
     with pytest.raises(InvalidField, match="keeps all of its messages"):
         queue.compact()
+
+
+@STORED
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_latest_message_of_a_key_is_found_wherever_it_is(ps, way, partitions):
+    queue = ps.create_queue("settings", compaction="latest", partitions=partitions)
+    push(queue, ann=1, bob=1)
+    push(queue, ann=2, eve=1)
+    queue.push(None, key="eve")
+
+    def latest(queue, *keys):
+        return [None if (found := queue.latest(key)) is None else found.json() for key in keys]
+
+    assert latest(queue, "ann", "bob", "eve", "nobody") == [2, 1, None, None]
+    way.seal()
+    push(queue, bob=2)
+    assert latest(queue, "ann", "bob", "eve", "nobody") == [2, 2, None, None]
+    drain(queue)
+    way.seal()
+    queue.compact()
+    assert latest(queue, "ann", "bob", "eve", "nobody") == [2, 2, None, None]
+    assert latest(way.restart().queue("settings"), "ann", "bob", "eve", "nobody") == [2, 2, None, None]
+
+
+@STORED
+def test_the_latest_message_is_that_of_the_partition_that_was_chosen(ps, way):
+    queue = ps.create_queue("settings", compaction="latest", partitions=3)
+    for partition in range(3):
+        queue.push({"at": partition}, key=f"key-{partition}", partition=partition)
+    assert [queue.latest(f"key-{number}").json()["at"] for number in range(3)] == [0, 1, 2]
+
+
+def test_only_compacted_queues_have_a_latest_message_of_a_key(ps):
+    queue = ps.create_queue("plain")
+    with pytest.raises(InvalidField, match="keeps all of its messages"):
+        queue.latest("ann")
+    with pytest.raises(InvalidField, match="key"):
+        queue.latest("")
+    with pytest.raises(QueueNotFound):
+        ps.queue("none").latest("ann")

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.batch import encode_one
 from penstock.errors import GroupNotFound, InvalidField, InvalidName, LeaseLost, QueueNotFound
+from penstock.requests import ACK
 from tests.behaviour.steps import TICK, numbered, refuse
 
 
@@ -283,3 +284,19 @@ def test_what_a_pause_of_everything_held_back_is_found_after_it(ps):
     ps.resume()
 
     assert by_queue(ps.lease("*", 10)) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("way", ["memory", "file"], indirect=True)
+def test_acknowledging_leases_of_several_queues_is_one_frame(ps):
+    fill(ps, a=3, b=3, c=3)
+    leased = ps.lease("*", 9)
+    leased.leases[1][0].ack()  # so that this one has to be looked at closely
+    session = ps.session.session
+    before = session.shard.journal.sequence
+
+    nonces = [lease.nonce for lease in leased.leases]
+    failure, _ = session.settle_leases([*nonces, nonces[0]], ACK)
+
+    assert isinstance(failure, LeaseLost)  # of the one that is named twice
+    assert session.shard.journal.sequence == before + 2
+    assert [ps.queue(name).stats().groups["default"].acked for name in "abc"] == [3, 3, 3]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -157,3 +159,94 @@ def test_a_schedule_is_as_it_was_set(timetable):
     assert view.spec == spec
     assert view.next_at is not None
     assert view.next_at > datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def run_now(timetable, name="tidy"):
+    return timetable.confirmed(run_operation(timetable.session, ops.RunSchedule(name)))
+
+
+def ticks_of(timetable, name="tidy", **numbers):
+    return timetable.confirmed(run_operation(timetable.session, ops.Ticks(name, **numbers)))
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_schedule_that_is_run_now_makes_one_task_more_and_keeps_its_ticks(timetable, clock, way, is_paused):
+    before = timetable.set(is_paused=is_paused)
+
+    made = run_now(timetable)
+
+    assert (made.schedule, made.queue) == ("tidy", "mail")
+    assert timetable.schedules() == [before]
+    assert timetable.work() == [made.task_id]
+    seen = timetable.task(made.task_id)
+    assert (seen.task_type, seen.schedule, seen.args, seen.state) == ("tidy", "tidy", b"[1]", "completed")
+    to_next_hour(clock)
+    way.let_time_happen()
+    assert len(timetable.work()) == (0 if is_paused else 1)
+
+
+def test_the_next_ticks_are_in_utc_and_in_the_zone_of_the_schedule(timetable, clock):
+    timetable.set(cron="30 2 * * *", timezone="Europe/Berlin")
+
+    found = ticks_of(timetable, count=3)
+
+    assert (found.schedule, found.cron, found.timezone, found.is_paused) == (
+        "tidy",
+        "30 2 * * *",
+        "Europe/Berlin",
+        False,
+    )
+    assert len(found.next) == 3
+    assert found.next[0].at == timetable.schedules()[0].next_at
+    for tick in found.next:
+        local = datetime.fromisoformat(tick.local)
+        assert (local.hour, local.minute) == (2, 30)
+        assert local == tick.at
+        assert local.utcoffset() != timedelta(0)
+    assert [later.at > tick.at for tick, later in pairwise(found.next)] == [True, True]
+
+
+def test_ticks_show_how_the_last_runs_went_and_who_made_them(timetable, clock, way):
+    timetable.set()
+    to_next_hour(clock)
+    way.let_time_happen()
+    (first,) = timetable.work()
+    clock.advance(5)
+    second = run_now(timetable).task_id
+    timetable.lease_one().finish("dead", error="no luck")
+
+    runs = ticks_of(timetable).runs
+
+    assert [(run.task_id, run.trigger, run.state, run.error) for run in runs] == [
+        (second, "manual", "dead", "no luck"),
+        (first, "tick", "completed", ""),
+    ]
+    assert len(ticks_of(timetable, runs=1).runs) == 1
+
+
+def test_ticks_of_a_paused_schedule_are_those_that_would_come(timetable, clock):
+    timetable.set(is_paused=True)
+    found = ticks_of(timetable, count=2)
+    assert found.is_paused
+    assert [tick.at.minute for tick in found.next] == [0, 0]
+    assert found.next[0].at > to_datetime(clock.now())
+
+
+def test_a_schedule_that_is_not_there_is_neither_run_nor_shown(timetable):
+    refuse(ScheduleNotFound, lambda: run_now(timetable, "nothing"), "nothing")
+    refuse(ScheduleNotFound, lambda: ticks_of(timetable, "nothing"), "nothing")
+    timetable.set()
+    for number in (0, 101):
+        refuse(InvalidField, partial(ticks_of, timetable, count=number), "count")
+        refuse(InvalidField, partial(ticks_of, timetable, runs=number), "runs")
+
+
+def test_what_was_run_by_hand_is_there_after_a_crash(timetable, way):
+    if not way.lasts:
+        return
+    timetable.set()
+    made = run_now(timetable)
+
+    again = Timetable(way.crash())
+
+    assert [run.task_id for run in ticks_of(again).runs] == [made.task_id]

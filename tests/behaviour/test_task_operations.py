@@ -39,6 +39,7 @@ def test_an_operation_tells_what_it_did(office):
 
     assert (view.action, view.state, view.error) == ("purge", OperationState.DONE, "")
     assert (view.matched, view.cancelled, view.purged) == (5, 2, 5)
+    assert view.filter is not None
     assert view.filter.task_type == "a"
     assert view.ended_at is not None
     assert office.ids() == [other]

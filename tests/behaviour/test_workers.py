@@ -6,7 +6,7 @@ import pytest
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.errors import InvalidName, LeaseLost
+from penstock.errors import InvalidField, InvalidName, LeaseLost, StateError, WorkerNotFound
 from penstock.model_tasks import WorkerInfo, WorkerNews
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office, waiting
@@ -115,3 +115,68 @@ def test_a_worker_without_a_name_is_refused(staff):
     refuse(
         InvalidName, lambda: confirm(staff.session, run_operation(staff.session, ops.ForgetWorker("a/b"))), "worker_id"
     )
+
+
+# what operators want of a worker
+
+
+def request(staff, operation):
+    return staff.confirmed(run_operation(staff.session, operation))
+
+
+def test_a_worker_is_notified_that_it_shall_be_quiet_and_shows_it(staff, clock, way):
+    staff.heartbeat("w1", pid=7, queues=("mail",))
+    waits = waiting(way, lambda: staff.confirmed(run_operation(staff.session, ops.AwaitNews("w1", 60))))
+
+    view = request(staff, ops.QuietWorker("w1"))
+
+    assert (view.state, view.requested, view.info.worker_id) == ("alive", "quiet", "w1")
+    assert view.requested_at.timestamp() == pytest.approx(clock.now() / 1e6, abs=1e-3)
+    assert waits.result(60).requested == "quiet"
+    assert staff.heartbeat("w1", pid=7, is_quiet=True).requested == "quiet"
+    assert staff.workers() == {"w1": "quiet"}
+
+    view = request(staff, ops.ResumeWorker("w1"))
+
+    assert (view.requested, view.requested_at) == ("", None)
+    assert staff.heartbeat("w1", pid=7, is_quiet=True).requested == ""
+    assert staff.heartbeat("w1", pid=7).requested == ""
+    assert staff.workers() == {"w1": "alive"}
+
+
+def test_what_is_wanted_of_a_worker_waits_for_it_if_nobody_listens(staff):
+    staff.heartbeat("w1")
+    request(staff, ops.StopWorker("w1", grace_seconds=5))
+
+    news = staff.confirmed(run_operation(staff.session, ops.AwaitNews("w1", 60)))
+
+    assert (news.requested, news.grace_seconds) == ("stop", 5)
+    assert staff.heartbeat("w1").requested == "stop"
+    refuse(StateError, lambda: request(staff, ops.QuietWorker("w1")), "stopping")
+    refuse(StateError, lambda: request(staff, ops.ResumeWorker("w1")), "stopping")
+
+
+def test_another_process_of_the_same_id_is_not_meant(staff):
+    staff.heartbeat("w1", host="a", pid=1)
+    request(staff, ops.StopWorker("w1"))
+
+    assert staff.heartbeat("w1", host="a", pid=2).requested == ""
+
+
+def test_a_broker_that_does_not_know_a_quiet_worker_leaves_it_so(staff):
+    assert staff.heartbeat("w1", is_quiet=True).requested == "quiet"
+
+    assert request(staff, ops.ResumeWorker("w1")).requested == ""
+    assert staff.heartbeat("w1", is_quiet=True).requested == ""
+
+
+def test_workers_that_are_not_there_or_dead_do_nothing(staff, clock, way):
+    refuse(WorkerNotFound, lambda: request(staff, ops.QuietWorker("nobody")), "nobody")
+    refuse(WorkerNotFound, lambda: request(staff, ops.StopWorker("nobody", "ann")), "nobody")
+    refuse(InvalidName, lambda: request(staff, ops.QuietWorker("no such name")))
+    refuse(InvalidField, lambda: request(staff, ops.StopWorker("w1", grace_seconds=-1)), "grace_seconds")
+    staff.heartbeat("w1")
+    clock.advance(limits.worker_dead_seconds)
+    way.let_time_happen()
+
+    refuse(StateError, lambda: request(staff, ops.QuietWorker("w1")), "dead")

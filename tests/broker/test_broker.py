@@ -450,7 +450,12 @@ LISTS = (
     ops.ListTasks,
     ops.ListOperations,
     ops.CountTasks,
+    ops.SuggestTasks,
+    ops.ListWorkflows,
+    ops.FindWorkflow,
     ops.ListDataKeys,
+    ops.GetTrace,
+    ops.AllSignatures,
 )
 
 
@@ -464,7 +469,8 @@ def example(kind):
         "task_id": id, "receipt": proof, "wait_seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
         "tasks": [TaskSubmission(task_id=id, task_type="send", queue="mail")],
         "finishes": [Finish(receipt=proof, task_id=id, outcome="completed")],
-        "grants": ["push:mail"],
+        "grants": ["push:mail"], "field": "queue", "trace": "t", "connection_id": "1", "what": "cpu", "run": "r",
+        "state": "done",
         "schedule": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),
     }  # fmt: skip
     return kind(

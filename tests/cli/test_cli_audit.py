@@ -56,7 +56,7 @@ def test_records_are_filtered(data, run):
     assert len(run("audit", "list", "-n", "2", "--url", data, "--json").json) == 2
     assert len(run("audit", "list", "--since", "-1h", "--url", data, "--json").json) == 4
     nobody = run("audit", "list", "--who", "nobody", "--url", data)
-    assert nobody.code == 4
+    assert nobody[:2] == (0, "")
 
 
 @pytest.mark.parametrize("where", ["--url", "--data"])
@@ -79,4 +79,4 @@ def test_a_directory_without_a_log_has_a_whole_chain(tmp_path, run):
     with penstock.open(tmp_path / "data") as ps:
         ps.create_queue("orders")
     assert run("audit", "verify", "--data", str(tmp_path / "data")).code == 0
-    assert run("audit", "--url", str(tmp_path / "data")).code == 4
+    assert run("audit", "--url", str(tmp_path / "data"))[:2] == (0, "")

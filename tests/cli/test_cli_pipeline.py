@@ -93,9 +93,9 @@ def test_values_are_read_as_their_options_say():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"top": "many"}, r"--top: 'many' is not accepted: expected a whole number \(So many"),
-        ({"top": "0"}, "--top: '0' is not accepted: expected a whole number >= 1"),
-        ({"every": "minut"}, r"--every: 'minut' is not accepted \(did you mean 'minute'\?\)"),
+        ({"top": "many"}, "--top: 'many' is not a whole number of 1 or more"),
+        ({"top": "0"}, "--top: '0' is not a whole number of 1 or more"),
+        ({"every": "minut"}, r"--every: 'minut' is not one of .*minute.* \(did you mean 'minute'\?\)"),
         ({"gap_seconds": "long"}, "--gap-seconds: 'long' is not a duration"),
         ({"part_bytes": "big"}, "--part-bytes: 'big' is not a size"),
         ({"at": "noon"}, "--at: 'noon' is not a time"),
@@ -181,12 +181,12 @@ def test_a_run_hands_its_flags_over_and_tells_what_was_done(run, toy):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("toy", "--url", "data", "--top", "many"), 1, "--top: 'many' is not accepted"),
-        (("toy", "--url", "data", "--tip", "1"), 1, "No such option: --tip"),
+        (("toy", "--url", "data", "--top", "many"), 1, "--top: 'many' is not a whole number of 1 or more"),
+        (("toy", "--url", "data", "--tip", "1"), 1, "there is no option --tip"),
         (("toy", "--url", "data", "--conf", "memory=4g"), 1, "--conf: 'memory=4g' is no setting of Spark"),
         (("toy", "--url", "data", "--since", "noon"), 1, "'noon' is not a time"),
         (("toy", "--url", "nowhere"), 4, "there is no directory nowhere"),
-        ((), 1, "Missing argument 'NAME'"),
+        ((), 1, "NAME is missing"),
     ],
 )
 def test_a_wrong_command_line_starts_nothing(run, toy, words, code, message):
@@ -232,7 +232,7 @@ def test_a_list_of_values_is_what_a_tuple_is():
 
 
 def test_the_status_tells_what_earlier_runs_did(run, toy):
-    assert run("pipeline", "status").code == 4
+    assert run("pipeline", "status")[:2] == (0, "")
     run("pipeline", "run", "toy", "--url", "data", "--top", "3")
     keep(
         Path("pipelines/toy"),

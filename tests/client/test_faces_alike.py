@@ -9,10 +9,11 @@ import pytest
 
 from penstock.client import generate
 from penstock.client._async import access as async_access
+from penstock.client._async import bulk as async_bulk
 from penstock.client._async import consumer as async_consumer
 from penstock.client._async import delivery as async_delivery
 from penstock.client._async import queue as async_queue
-from penstock.client._sync import access, consumer, delivery, queue
+from penstock.client._sync import access, bulk, consumer, delivery, queue
 from penstock.client.handles import AsyncPenstock, Penstock
 
 PAIRS = {
@@ -20,7 +21,8 @@ PAIRS = {
     "Audit": (access.Audit, async_access.Audit),
     "Penstock": (Penstock, AsyncPenstock),
     "Queue": (queue.Queue, async_queue.Queue),
-    "DeadLetters": (queue.DeadLetters, async_queue.DeadLetters),
+    "DeadLetters": (bulk.DeadLetters, async_bulk.DeadLetters),
+    "Operations": (bulk.Operations, async_bulk.Operations),
     "Delivery": (delivery.Delivery, async_delivery.Delivery),
     "Leased": (delivery.Leased, async_delivery.Leased),
     "Transaction": (queue.Transaction, async_queue.Transaction),

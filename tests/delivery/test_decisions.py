@@ -226,7 +226,7 @@ HOLDS: Final = {  # those who look at nothing that a half-done change could have
     "shard/engine.py:_time_jumped", "shard/engine.py:notice", "shard/engine.py:run", "shard/engine.py:with_columns",
     "shard/engine.py:_without_columns",
     "shard/shard.py:lease", "shard/shard.py:push_one", "shard/checkpoints.py:fetch_delays",
-    "embedded/session.py:close",
+    "embedded/session.py:close", "embedded/session.py:unwatch",
 }  # fmt: skip
 
 

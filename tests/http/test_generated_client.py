@@ -28,6 +28,7 @@ VERBS = """
     ack begin cancel commit compact create delete erase explain extend finish forget get heartbeat join lease leave list
     nack pause peek purge push read redrive register reject release replace report resume retry revoke rewrap rotate
     count query seal search seek set snooze start stop submit sync update
+    continue discard end quiet put replay run suggest take
 """
 
 
@@ -71,8 +72,15 @@ def arguments(generated: ModuleType, route: Route, called: Any) -> dict[str, Any
         given["body"] = model.from_dict(json.loads(json.dumps(route.example)))
     for name, parameter in inspect.signature(called).parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in given and name != "client":
-            given[name] = str(route.example[name])
+            given[name] = of_kind(parameter.annotation, str(route.example[name]))
     return given
+
+
+def of_kind(kind: Any, text: str) -> Any:
+    """A query parameter as the client takes it: an instant, a choice or a text."""
+    if kind is datetime:
+        return datetime.fromisoformat(text)
+    return kind(text)
 
 
 def test_the_client_has_every_operation_by_a_name_that_can_be_read(generated):

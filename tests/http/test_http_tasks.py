@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.http import HttpThread, request
+from tests.support.readable import check_error
 
 TASKS = "/api/v1/tasks"
 OPERATIONS = "/api/v1/operations"
@@ -172,9 +174,9 @@ def test_a_running_task_is_cancelled_and_its_worker_notified(server):
     late = finish(server, message, result=1)
     progress = {"receipt": message["receipt"], "task_id": task_id, "progress": 1}
 
-    assert heartbeat.json() == {"cancelled": []}
+    assert heartbeat.json() == {"cancelled": [], "requested": "", "grace_ms": None}
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
-    assert found == [{"cancelled": [task_id]}]
+    assert found == [{"cancelled": [task_id], "requested": "", "grace_ms": None}]
     assert (late.status_code, late.json()["error"]["code"]) == (409, "lease_lost")
     assert late.json()["results"][0]["task_id"] == task_id
     assert server.http.post(f"{TASKS}/progress", json=progress).status_code == 409
@@ -226,7 +228,7 @@ def test_tasks_are_purged_by_choice(server):
     finish(server, claim(server, max=1)[0])
 
     first = server.http.post(f"{TASKS}/purge", json={"status": ["completed"]}).json()
-    assert (first["purged"], first["is_done"]) == (1, True)
+    assert (first["purged"], first["status"]) == (1, "done")
     assert server.http.get(f"{TASKS}/{done}").status_code == 404
     assert server.http.post(f"{TASKS}/purge", json={}).json()["purged"] == 1
     assert server.http.get(f"{TASKS}/{waiting}").status_code == 404
@@ -327,7 +329,7 @@ def test_bad_input_gets_an_error_that_names_the_field(quiet, method, path, body,
 
     assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
     assert response.json()["error"]["message"].startswith(message), response.text
-    assert response.json()["error"]["hint"]
+    check_error(response.json())
     assert quiet.http.get(TASKS).json()["tasks"] == []
 
 
@@ -339,3 +341,50 @@ def test_counts_and_health_are_found_and_no_task_is_called_counts(server):
     assert [(each["queue"], each["pending"]) for each in counts] == [("mail", 1)]
     assert health["workers"] == {"alive": 0, "stuck": 0, "stopping": 0, "dead": 0}
     assert health.keys() == server.http.get("/api/v1/health").json().keys()
+
+
+def test_bytes_come_in_and_go_out(server):
+    content = bytes(range(256))
+    encoded = base64.b64encode(content).decode()
+    submit(server, task_id=ID, payload_base64=encoded)
+    (message,) = claim(server)
+    envelope = base64.b64decode(message["payload_base64"])
+    assert envelope[:1] == b"\x01"
+    assert envelope.endswith(content)
+
+    proof = {"receipt": message["receipt"], "task_id": ID, "outcome": "completed"}
+    assert server.http.post(f"{TASKS}/finish", json={**proof, "result_base64": encoded}).status_code == 200
+    shown = seen(server, ID)
+    assert (shown["result_base64"], "result" in shown) == (encoded, False)
+    (listed,) = server.http.get(TASKS).json()["tasks"]
+    assert (listed["result_base64"], listed["args"]) == (encoded, [{"penstock:bytes": 256}])
+    result = server.http.get(f"{TASKS}/{ID}/result")
+    assert (result.content, result.headers["content-type"]) == (content, "application/octet-stream")
+
+
+@pytest.mark.parametrize("text", ["***", "A", 7])
+def test_bytes_that_are_not_base64_are_refused(server, text):
+    response = server.http.post(TASKS, json={"task_type": "send", "payload_base64": text})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_field")
+    assert "payload_base64" in response.json()["error"]["message"]
+
+
+def test_the_tasks_of_a_workflow_are_cancelled_and_retried_over_http(server):
+    tasks = [{"task_type": "t", "queue": "mail", "workflow": name} for name in ("w", "w", "other")]
+    assert server.http.post("/api/v1/tasks", json={"tasks": tasks}).status_code == 201
+
+    counted = server.http.post("/api/v1/workflows/w/cancel", json={"dry_run": True})
+    assert (counted.status_code, counted.json()["status"], counted.json()["matched"]) == (202, "counted", 2)
+    cancelled = server.http.post("/api/v1/workflows/w/cancel").json()
+    assert (cancelled["status"], cancelled["cancelled"], cancelled["filter"]["workflow"]) == ("done", 2, "w")
+    assert server.http.get("/api/v1/workflows/w").json()["status"] == "cancelled"
+    retried = server.http.post("/api/v1/workflows/w/retry", json={"queue": "mail"}).json()
+    assert (retried["status"], retried["done"]) == ("done", 2)
+
+    view = server.http.get("/api/v1/workflows/w").json()
+    assert (view["status"], view["counts"]["pending"], view["tasks_total"]) == ("running", 2, 2)
+    assert [task["workflow"] for task in view["tasks"]] == ["w", "w"]
+    listed = server.http.get("/api/v1/workflows").json()
+    assert {each["workflow"]: each["tasks"] for each in listed["workflows"]} == {"w": None, "other": None}
+    assert server.http.post("/api/v1/workflows/w/retry", json={"status": ["dead"]}).status_code == 400
+    assert server.http.get("/api/v1/workflows/none").status_code == 404

@@ -54,8 +54,8 @@ STREAM_FAULTS: Final = (
         "spans-what-is-elsewhere",
         "an extent spans offsets that another file holds",
         "storage/compaction.py",
-        "        may[here] = gone == gaps[here]\n",
-        "        may[here] = gone <= gaps[here]\n",
+        "            may[some] = gone == gaps[some]\n",
+        "            may[some] = gone <= gaps[some]\n",
         LATEST,
     ),
     Fault(

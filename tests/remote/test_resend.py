@@ -18,14 +18,15 @@ from penstock import aio
 from penstock import operations as ops
 from penstock.client.handles import AsyncPenstock, Penstock
 from penstock.clock import ManualClock
+from penstock.delivery.entries import Produced, Push
 from penstock.embedded.session import Session
-from penstock.errors import LeaseLost, Unavailable
+from penstock.errors import BadRequest, InvalidField, LeaseLost, PenstockError, RateLimited, Unavailable
 from penstock.model import Outcome
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange
 from penstock.remote.producer import Producer
 from penstock.remote.request import PENDING
-from penstock.requests import ACK, LeaseRequest, Settling
+from penstock.requests import ACK, LeaseRequest, QueueChoice, Settling
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
@@ -127,6 +128,42 @@ def test_a_batch_is_stored_once_wherever_the_wire_is_cut(world, face):
         assert world.payloads(queue) == [b"a", b"b", b"c"], limit
 
 
+def refuse_after_a_push(world: World, times: int) -> None:
+    """Once something was pushed, pushes are refused so many times: the store has gone away for a moment."""
+    journal: Any = world.session.shard.journal
+    left = [0]
+
+    def pushed(entry: Any) -> None:
+        journal.disk_full, left[0] = True, times
+
+    def refusal() -> PenstockError:
+        left[0] -= 1
+        journal.disk_full = left[0] > 0
+        return Unavailable("the store does not answer", retry_after_seconds=0.001)
+
+    journal.push_refusal = refusal
+    for kind in (Push, Produced):
+        world.session.shard.core.observe(kind, pushed)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("face", FACES)
+def test_a_push_whose_answer_is_lost_and_whose_next_tries_are_refused_for_now_is_stored_once(world, face, many):
+    payloads = [b"%d" % number for number in range(many)]
+
+    def push(queue):
+        return lambda ps: ps.queue(queue).push(b"0") if many == 1 else ps.queue(queue).push_many(payloads)
+
+    cuts = list(every_cut(world, face, push(world.queue())))
+    refuse_after_a_push(world, times=2)
+    for limit in cuts:
+        queue = world.queue()
+        with world.cut(limit) as proxy:
+            face(proxy, push(queue))
+        assert world.payloads(queue) == payloads, limit
+        world.session.shard.journal.disk_full = False
+
+
 def transact(face: Any, delivery: Any, sink: str) -> Callable[[Any], Any]:
     def with_threads(ps: Penstock) -> Any:
         with ps.transaction() as tx:
@@ -196,6 +233,52 @@ def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_eve
     world.clock.advance(seconds=31)
     world.session.timekeeper.tick()
     assert not world.session.shard.core.leases
+
+
+@pytest.mark.parametrize(
+    "refusal", [Unavailable("away", retry_after_seconds=1), RateLimited("slow", retry_after_seconds=1)]
+)
+def test_a_refusal_ends_only_its_own_try(refusal):
+    producer = Producer(1, 1)
+    exchange = Exchange(producer)
+    push = asking.push_one("mail", b"a")
+    exchange.put(push)
+    (again,) = exchange.lost("the wire was cut")
+    exchange.put(again)
+    exchange.received(frame(Type.ERROR, push.correlation, encode(to_reply(refusal))))
+
+    push.renew()
+    exchange.put(push)
+
+    assert push.sequence == 1  # the broker knows it by this
+    assert list(producer._under_way) == [1]
+    exchange.received(frame(Type.ERROR, push.correlation, encode(to_reply(InvalidField("mail: no")))))
+    assert not producer._under_way
+
+
+def test_a_push_that_was_refused_at_its_first_try_begins_anew():
+    exchange = Exchange(Producer(1, 1))
+    push = asking.push_one("mail", b"a")
+    exchange.put(push)
+    exchange.received(frame(Type.ERROR, push.correlation, encode(to_reply(Unavailable("away", retry_after_seconds=1)))))
+    push.renew()
+    exchange.put(push)
+    assert (push.sequence, push.sent) == (2, 1)
+
+
+def test_only_the_request_that_an_older_broker_does_not_know_fails_when_it_hangs_up():
+    exchange = Exchange(Producer(1, 1))
+    push, lease = asking.push_one("mail", b"a"), asking.lease("mail", "default", LeaseRequest(), 5.0)
+    several = asking.lease_queues(QueueChoice(("mail", "more")), "default", LeaseRequest(), 5.0)
+    for request in (push, lease, several):
+        exchange.put(request)
+
+    exchange.received(frame(Type.ERROR, 0, encode(to_reply(BadRequest("type 28 is no request")))))
+
+    assert exchange.lost("it has gone") == [push, lease]
+    assert isinstance(several.answer, BadRequest)
+    assert "LEASE_QUEUES" in several.answer.message
+    assert (push.answer, lease.answer) == (PENDING, PENDING)
 
 
 # brokers that stop

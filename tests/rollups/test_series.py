@@ -9,7 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock import Penstock
 from penstock import operations as ops
+from penstock.clock import ManualClock
+from penstock.embedded.blocking import BlockingSession
+from penstock.embedded.session import Session
 from penstock.errors import InvalidField, QueueNotFound
 from penstock.model_metrics import BROKER_SERIES, POINTS_MAX, QUEUE_SERIES, STEPS, default_step
 from penstock.rollups.series import _fitting_step, _tier_of
@@ -97,3 +101,51 @@ def test_a_chart_has_as_many_values_as_it_has_pixels(seconds, step):
 def test_a_step_is_chosen_whose_history_reaches_back_far_enough(age, span, step):
     assert _fitting_step(NOON - age, NOON - age + span, NOON) == step
     assert _tier_of(step).keep_seconds >= age
+
+
+def test_a_series_is_compared_with_the_same_time_before_whatever_resolution_is_kept():
+    rig = Rig(None)
+    for _ in range(2):
+        rig.ps.queue("mail").push(b"x")
+        rig.pass_seconds(60)
+    session = rig.ps._session
+
+    found = run_series(session, since=NOON + 60, until=NOON + 120, step=60, compare=60)
+
+    assert found.series["pushed"] == [1]
+    assert found.previous["pushed"] == [1]
+    assert found.previous.keys() == found.series.keys()
+    assert run_series(session, since=NOON, until=NOON + 60, step=60).previous == {}
+    assert run_series(session, since=NOON, until=NOON + 60, step=60, compare=7 * DAY).previous["pushed"] == [None]
+    with pytest.raises(InvalidField, match="compare"):
+        ops.GetSeries(compare=0)
+    rig.ps.close()
+
+
+def run_series(session, since, until, **options):
+    since, until = datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(until, UTC)
+    return session.execute(ops.GetSeries("mail", ("pushed", "ready"), since, until, **options))
+
+
+def test_changes_of_options_and_pauses_are_marks():
+    clock = ManualClock(NOON * 1_000_000)
+    with Penstock(BlockingSession(Session(None, durability="os", clock=clock, background=False, audit=True))) as ps:
+        ps.create_queue("mail")
+        ps.create_queue("other")
+        clock.advance(1)
+        ps.update_queue("mail", max_attempts=9)
+        ps.queue("mail").push(b"x")
+        ps.queue("mail").pause(reason="a release")
+        clock.advance(60)
+
+        found = run_series(ps.session, since=NOON, until=NOON + 60, step=60, marks=True)
+
+        assert [(mark.what, mark.queue) for mark in found.marks] == [
+            ("create_queue", "mail"),
+            ("update_queue", "mail"),
+            ("pause", "mail"),
+        ]
+        assert "max_attempts=9" in found.marks[1].text
+        assert found.marks[1].at.timestamp() == NOON + 1
+        assert run_series(ps.session, since=NOON, until=NOON + 60, step=60).marks == []
+        assert run_series(ps.session, since=NOON + 30, until=NOON + 60, step=30, marks=True).marks == []

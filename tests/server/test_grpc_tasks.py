@@ -301,3 +301,30 @@ async def test_who_may_not_is_refused():
         assert await refused(submit) == ("PERMISSION_DENIED", "not_authorised")
         updates = stub.StreamTaskUpdates(pb.StreamTaskUpdatesRequest())
         assert await refused(updates.read()) == ("PERMISSION_DENIED", "not_authorised")
+
+
+@on_uvloop
+async def test_bytes_come_in_and_go_out_as_they_are():
+    async with tasking() as stub:
+        content = bytes(range(256))
+        await stub.SubmitTask(pb.NewTask(task_type="image", queue="mail", task_id=ID, args="[7]", payload=content))
+        (task,) = await claim(stub)
+        assert (task.payload, task.args) == (content, '[{"penstock:bytes":256},7]')
+
+        refused_both = await finish_error(stub, task, result="1", result_bytes=b"1")
+        assert "both are there" in refused_both
+        assert (await finish(stub, task, result_bytes=content)).error_code == ""
+        seen = await status(stub, ID)
+        assert (seen.result_bytes, seen.HasField("result")) == (content, False)
+
+        child = pb.NewTask(task_type="next", queue="mail", depends_on=[ID], takes=pb.TAKES_ONE, payload=b"")
+        await stub.SubmitTask(child)
+        (task,) = await claim(stub)
+        assert (task.HasField("payload"), task.payload) == (True, b"")
+        assert (task.parents[0].result_bytes, task.parents[0].HasField("result")) == (content, False)
+
+
+async def finish_error(stub, task, **more):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await finish(stub, task, **more)
+    return caught.value.details()

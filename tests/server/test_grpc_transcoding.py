@@ -34,7 +34,7 @@ WRITTEN = [
 ]
 READ: list[tuple[Any, Any, set[str]]] = [
     (tasks_pb2.NewTask, TaskSubmission, {"run_despite_parent_failure"}),
-    (tasks_pb2.FinishedRun, Finish, set()),
+    (tasks_pb2.FinishedRun, Finish, {"result_bytes"}),
     (tasks_pb2.TaskFilter, TaskFilter, set()),
     (tasks_pb2.WorkerInfo, WorkerInfo, set()),
     (tasks_pb2.RunProgress, ops.NoteProgress, set()),
@@ -121,7 +121,7 @@ def test_a_filter_comes_back_as_it_went():
 def test_a_refusal_names_the_field_and_its_place():
     task = tasks_pb2.NewTask(task_type="send", takes=7)  # type: ignore[arg-type]
 
-    with pytest.raises(InvalidField, match=r"^tasks\[3\]\.takes: 7 is not one of its values"):
+    with pytest.raises(InvalidField, match=r"^tasks\[3\]\.takes: 7 is not one of none, one, all"):
         read(TaskSubmission, task, "tasks[3].", defaults={"task_id": "", "queue": "mail"})
 
 

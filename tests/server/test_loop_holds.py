@@ -23,6 +23,7 @@ from penstock.errors import BadRequest
 from penstock.server.grpc import values
 from penstock.server.grpc.generated import queues_pb2
 from penstock.server.grpc.service import METHODS
+from penstock.server.http.openapi import PARAMETERS
 from penstock.server.http.routes import ROUTES
 from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
 from penstock.wire.json_reader import OneOrMany
@@ -158,7 +159,7 @@ def holds(broker: Watched, send: Any) -> None:
 def test_no_http_request_holds_the_loop(broker, seed):
     draw = random.Random(seed)
     route = draw.choice([route for route in ROUTES if route.body is not None])
-    path = route.path.format_map(dict.fromkeys(("queue", "group", "member", "worker_id", "name", "task_id"), "mail"))
+    path = route.path.format_map(dict.fromkeys(PARAMETERS, "mail"))
     body = json_body(draw, names_of(route.body))
 
     def send() -> None:

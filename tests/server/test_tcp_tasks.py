@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -68,6 +69,29 @@ class Plain:
 
     async def status(self, task_id: str, **more: Any) -> Any:
         return await self.ask(JsonType.QUERY_STATUS, task_id=task_id, **more)
+
+
+@on_uvloop
+async def test_bytes_come_in_and_go_out_in_base64():
+    async with serving(None) as place:
+        client = await plain(place)
+        content = base64.b64encode(bytes(range(256))).decode()
+        await client.submit(task_id=ID, payload_base64=content, args=[7])
+        (task,) = await client.claim()
+        assert (task["payload_base64"], task["args"]) == (content, [{"penstock:bytes": 256}, 7])
+        code, message = await client.refusal(
+            JsonType.TASK_RESULT,
+            {"receipt": task["receipt"], "task_id": ID, "outcome": "completed", "result": 1, "result_base64": ""},
+        )
+        assert (code, message) == ("invalid_field", "result: both are there")
+        await client.finish(task, result_base64=content)
+        seen = await client.status(ID)
+        assert (seen["result_base64"], "result" in seen) == (content, False)
+
+        await client.submit(depends_on=[ID], takes="one")
+        (task,) = await client.claim()
+        assert "payload_base64" not in task
+        assert task["parents"] == [{"task_id": ID, "status": "completed", "result_base64": content}]
 
 
 async def plain(place: Serving) -> Plain:
@@ -204,7 +228,7 @@ async def test_a_heartbeat_holds_leases_tells_progress_and_hears_of_cancellation
         assert again["cancelled"] == [second["task_id"]]
         assert (refused[0], refused[1]["error"]["code"]) == (NACK, "lease_lost")
         assert refused[1]["results"][0]["task_id"] == second["task_id"]
-        assert left == {"cancelled": [], "leases": [], "progress": []}
+        assert left == {"cancelled": [], "leases": [], "progress": [], "requested": "", "grace_ms": None}
         assert [each["attempt"] for each in await other.claim()] == [1]  # it was released
 
 

@@ -29,7 +29,6 @@ class Killed(Exception):
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     monkeypatch.setattr(operations, "CHUNK", CHUNK)
-    monkeypatch.setattr(operations, "PAGE", 2 * CHUNK)
 
 
 def filled(path: Path) -> Archive:

@@ -10,15 +10,8 @@ from penstock.batch import Batch
 from penstock.client._sync.delivery import Leased
 from penstock.embedded.session import Session
 from penstock.model import Message, MessageId, Outcome, Receipt
-from penstock.requests import (
-    DEAD_GROUP,
-    DEAD_ORIGIN,
-    LeaseRequest,
-    LetterFilter,
-    PushOperation,
-    SettleOperation,
-    Settling,
-)
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
+from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
 from tests.simulation.history import OK, Got, Place, Row, Sent, Settle
 from tests.simulation.world import World
 from tests.support.operations import run_operation

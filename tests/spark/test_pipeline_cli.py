@@ -57,8 +57,8 @@ def plain(orders):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with the pipeline of the README, some others, and some orders."""
-    example = next(block for block in python_blocks("README.md") if "@penstock.pipeline" in block)
+    """A directory with the pipeline of docs/pipelines.md, some others, and some orders."""
+    example = next(block for block in python_blocks("docs/pipelines.md") if "@penstock.pipeline" in block)
     (tmp_path / "orders.py").write_text(example)
     (tmp_path / "others.py").write_text(OTHERS)
     monkeypatch.chdir(tmp_path)

@@ -21,6 +21,7 @@ from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import QueueNotFound
+from penstock.signatures import signature as of_text
 from penstock.spark.pipelines.base import Run, parse_options
 from penstock.spark.pipelines.error_signatures import signature
 from penstock.spark.pipelines.triage import (
@@ -74,6 +75,60 @@ def test_errors_with_the_same_cause_have_the_same_signature(spark: Any) -> None:
     found = errors.select("error", signature(errors.error)).toArrow()
 
     assert dict(zip(*found.to_pydict().values(), strict=True)) == SIGNATURES
+
+
+HEAD = "Traceback (most recent call last):\n"
+HOSTILE = [
+    HEAD + '  File "a.py", line 1, in f\n' * 500,  # no exception behind them
+    HEAD + '  File "a.py", line 1, in f\n' * 500 + "\nValueError: 1",
+    HEAD + '  File "a.py", line 1, in f\n' + " \t \n" * 4000,
+    HEAD + '  File "a.py", line 1, in f\n' + " " * 15_000,
+    HEAD + '  File "a.py", line 1, in f\n' + "  x\n" * 3000 + "ValueError: 7 of 9\nand more",
+    HEAD
+    + '  File "a.py", line 1, in f\n    x\nFirst: 1\n\n'
+    + HEAD
+    + '  File "b.py", line 2, in g\n    y\nSecond: 2\n',
+    HEAD + '  File "a.py", line 1, in f\n\u00a0ValueError: behind a hard space',
+    HEAD + '  File "a.py", line 1, in f\n\rValueError: behind a return',
+    HEAD + "no frames at all",
+    'Traceback (most recent call last)  File "',
+    "/a" * 8000,
+    "a@" + "b." * 7000 + "c",
+    "1." * 8000,
+    "KeyError: '" + "a." * 7000 + "b'",
+    "[" + "1, " * 5000 + "2]",
+    "'" * 15_000,
+    "\x00\x01 7 \u2028 \u0663 «x» ‹5› \U0001f600",
+]
+
+
+def noisy_errors(seed: int, count: int) -> list[str]:
+    """Texts of pieces that the rules look for, in any order."""
+    pieces = [
+        *(
+            HEAD,
+            '  File "/srv/a/b.py", line 3, in f\n',
+            '\tFile "<string>", line 1, in <module>\n',
+            "    x = 1\n",
+            "\n",
+        ),
+        *(" ", "ValueError: ", "KeyError: 'a.b'", "'q", '"', "2026-01-02T03:04:05Z", "10.0.0.1:80", "HTTP 503", "/a/b"),
+        *("0xdeadbeef", "a@b.c", "http://x/y", "-1,5e3", "é", "\r\n", "<n>, <n>", "C:\\x", "\u00a0", "deadbeef01"),
+    ]
+    chance = random.Random(seed)
+    return ["".join(chance.choices(pieces, k=chance.randint(1, 25))) for _ in range(count)]
+
+
+def test_spark_and_python_find_the_same_signatures(spark: Any) -> None:
+    errors = [*SIGNATURES, *HOSTILE, *noisy_errors(1511, 2000)]
+    rows = spark.createDataFrame(list(enumerate(errors)), "number int, error string")
+    found = {
+        row.number: row.signature for row in rows.select("number", signature(rows.error).alias("signature")).collect()
+    }
+    differ = [
+        (error, found[number], of_text(error)) for number, error in enumerate(errors) if found[number] != of_text(error)
+    ]
+    assert differ == []
 
 
 def test_facts_say_what_a_message_has() -> None:
@@ -233,7 +288,7 @@ def matching(redrive: str, capsys: pytest.CaptureFixture[str]) -> int:
     """How many letters a suggested command would take."""
     capsys.readouterr()
     assert main([*shlex.split(redrive)[1:], "--dry-run", "--json"]) == 0
-    return int(msgspec.json.decode(capsys.readouterr().out)["matching"])
+    return int(msgspec.json.decode(capsys.readouterr().out)["matched"])
 
 
 def test_options_are_given_as_text() -> None:

@@ -64,7 +64,11 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(window={"type": "tumbling", "sise": "1m"}), "window.sise: there is no such field", "'size'"),
         (changed(window={"type": "tumbling"}), "window.size: a tumbling window needs it", "size ="),
         (changed(window={"type": "session", "gap": 5, "size": 5}), "window.size: a session window has none", "gap"),
-        (changed(window={"type": "hopping", "size": 5}), "window.type: Invalid enum value 'hopping'", "docs"),
+        (
+            changed(window={"type": "hopping", "size": 5}),
+            "window.type: 'hopping' is not one of session, sliding, tumbling",
+            None,
+        ),
         (changed(window={"type": "tumbling", "size": "1 minute"}), "window.size: '1 minute' is not a duration", "5m"),
         (changed(window={"type": "tumbling", "size": 0}), "window.size: 0 is shorter than a millisecond", None),
         (changed(window={"type": "sliding", "size": "1m", "slide": "2m"}), "window.slide: it is longer", None),
@@ -79,9 +83,9 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(sink="clicks"), "sink: 'clicks' is the source too", None),
         (changed(sink="no spaces"), "sink: 'no spaces' is not a valid name", "letters"),
         (changed(lateness="soon"), "lateness: 'soon' is not a duration", "5m"),
-        (changed(fields={"x": "number"}), "fields[...]: Invalid enum value 'number'", "docs"),
+        (changed(fields={"x": "number"}), "fields[...]: 'number' is not one of bool, float, int", None),
         (changed(mode="update", window={"type": "session", "gap": 1}), "mode: sessions grow together", "append"),
-        ({"source": "a", "sink": "b"}, "spec: Object missing required field `window`", "docs"),
+        ({"source": "a", "sink": "b"}, "window: it is required", None),
     ],
 )
 def test_a_spec_that_makes_no_sense_is_refused_by_name(raw: dict[str, Any], problem: str, hint: str | None) -> None:

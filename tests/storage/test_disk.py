@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import limits
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, StorageError
 from penstock.storage import disk as disk_module
-from penstock.storage.disk import Disk, RealDisk, free_bytes_min, storage_error, write_fully
+from penstock.storage.disk import PIECE_BYTES, Disk, RealDisk, data_sync, free_bytes_min, storage_error, write_fully
 from penstock.storage.journal_files import is_short_of_space
 from tests.support.forgetful import ForgetfulDisk
 
@@ -172,3 +174,51 @@ def test_the_guard_refuses_under_100_mb_or_5_percent_or_5_gib(total, threshold):
 def test_a_real_disk_knows_its_size(tmp_path):
     disk = RealDisk(tmp_path)
     assert 0 <= disk.free_bytes() <= disk.total_bytes()
+
+
+def test_a_large_file_is_written_and_synced_piece_by_piece(tmp_path, monkeypatch):
+    class Noting:
+        """A file that notes what is done to it."""
+
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+        def write_at(self, data: bytes, position: int) -> None:
+            notes.append((position, len(data)))
+            self._file.write_at(data, position)
+
+        def sync(self) -> None:
+            notes.append("sync")
+            self._file.sync()
+
+    notes: list[Any] = []
+    disk = RealDisk(tmp_path)
+    opened = disk.open
+    monkeypatch.setattr(disk, "open", lambda name, **options: Noting(opened(name, **options)))
+    content = os.urandom(2 * PIECE_BYTES + 5)
+    disk.write_whole("large", content)
+    disk.write_whole("small", b"x")
+
+    assert notes[:6] == [(0, PIECE_BYTES), "sync", (PIECE_BYTES, PIECE_BYTES), "sync", (2 * PIECE_BYTES, 5), "sync"]
+    assert notes[6:] == [(0, 1), "sync"]
+    assert (tmp_path / "large").read_bytes() == content
+
+
+def test_where_fsync_does_not_reach_the_disk_the_call_that_does_is_used(tmp_path, monkeypatch):
+    called: list[tuple[str, int]] = []
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: called.append(("full", command)))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: called.append(("plain", descriptor)))
+
+    data_sync(51)(7)
+    monkeypatch.setattr(fcntl, "fcntl", _refuse_command)
+    data_sync(51)(7)
+
+    assert called == [("full", 51), ("plain", 7)]
+    assert data_sync(None) is os.fdatasync
+
+
+def _refuse_command(descriptor: int, command: int) -> None:
+    raise OSError(errno.ENOTSUP, "not on this file system")

@@ -7,18 +7,21 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import penstock
 from penstock import Message
+from penstock.batch import Batch
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
-from penstock.errors import InvalidField, InvalidName
+from penstock.errors import InvalidField, InvalidName, MemberFenced
 from penstock.model import to_micros
+from penstock.requests import OwnOperation, PushOperation
 from penstock.streams import Element, PartitionFold, StageReport, Stream
 from tests.support.accounts import assert_accounts
 from tests.support.brokers import BrokerThread
@@ -238,6 +241,70 @@ def test_messages_that_come_too_late_are_counted_and_dropped(ps):
     assert (report.late, report.outputs) == (1, 1)
 
 
+def silent(ps: Any, name: str = "silent") -> Any:
+    return (
+        ps.stream("orders")
+        .tumbling(SIZE, at=lambda order: order["at"], idle=60)
+        .aggregate(0, lambda total, order: total + order["n"])
+        .to("totals", name=name)
+    )
+
+
+def test_windows_of_a_source_that_falls_silent_are_closed_by_the_clock(ps, clock):
+    ps.create_queue("orders")
+    push(ps, [("a", 1, 5), ("b", 2, 25), ("b", 3, 26)])
+
+    report = silent(ps).run(idle_seconds=0)
+    assert (report.outputs, results(ps)) == (1, Counter({("a", 1, 0): 1}))
+    clock.advance(59)
+    assert silent(ps).run(idle_seconds=0).outputs == 0
+    clock.advance(1)
+    report = silent(ps).run(idle_seconds=0)  # also after a restart, and without a message
+    assert (report.messages, report.outputs) == (0, 1)
+    assert results(ps) == Counter({("a", 1, 0): 1, ("b", 5, 20): 1})
+    assert silent(ps).run(idle_seconds=0).outputs == 0  # once
+
+    push(ps, [("b", 9, 27), ("c", 1, 31)])
+    report = silent(ps).run(idle_seconds=0)
+    assert (report.late, report.outputs) == (1, 0)
+
+
+def test_a_silence_between_two_messages_closes_windows_whoever_was_there_to_see_it(ps, clock):
+    ps.create_queue("orders")
+    push(ps, [("a", 1, 5)])
+    clock.advance(60)
+    push(ps, [("a", 2, 6), ("a", 3, 15)])  # the first is late: its window was over by then
+
+    report = silent(ps).run(idle_seconds=0)
+
+    assert (report.late, results(ps)) == (1, Counter({("a", 1, 0): 1}))
+
+
+def test_an_instance_that_was_given_up_closes_no_window(ps, clock):
+    ps.create_queue("orders")
+    push(ps, [("a", 1, 5)])
+    assert silent(ps).run(idle_seconds=0).messages == 1
+    clock.advance(60)
+
+    closed: list[int] = []
+
+    def slow(total: int) -> int:
+        if not closed:
+            closed.append(1)
+            # While this instance is about to close the window, the group goes on without it, and closes it.
+            ps.queue("orders").delete_group("silent")
+            ps.queue("orders").create_group("silent", start="latest")
+            assert silent(ps).run(idle_seconds=0).outputs == 1
+        return total
+
+    stage = silent(ps)
+    fold = stage.stream.fold._replace(result=slow)
+    report = replace(stage, stream=replace(stage.stream, fold=fold)).run(idle_seconds=0)
+
+    assert (report.restarts, report.outputs) == (1, 0)
+    assert results(ps) == Counter({("a", 1, 0): 1})
+
+
 def test_without_an_aggregate_every_message_is_one_transaction_with_its_output(ps):
     ps.queue("words").push_many(["a", "bb", "ccc"])
 
@@ -319,5 +386,30 @@ def test_over_the_network_and_with_asyncio_too(tmp_path):
             asyncio.run(run(broker.url))
             assert results(ps) == expected(messages)
             assert windowed(ps).run(idle_seconds=0).messages == 0
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("protocol", ["penstock", "http"])
+def test_windows_of_a_silent_source_are_closed_over_the_network_too(tmp_path, protocol):
+    broker = BrokerThread(Session(tmp_path, background=False), protocol=protocol)
+    try:
+        with penstock.connect(broker.url) as ps:
+            ps.create_queue("orders")
+            push(ps, [("a", 1, 5)])
+            stage = (
+                ps.stream("orders")
+                .tumbling(SIZE, at=lambda order: order["at"], idle=0.02)
+                .aggregate(0, lambda total, order: total + order["n"])
+                .to("totals")
+            )
+            assert stage.run(idle_seconds=1).outputs == 1
+            assert results(ps) == Counter({("a", 1, 0): 1})
+
+            nobody = OwnOperation("orders", "orders-to-totals", "nobody", 1, ("0",))
+            push_too = PushOperation("totals", Batch.build([b"x"]))
+            with pytest.raises(MemberFenced):
+                ps.session.transact([nobody, push_too])
+            assert results(ps) == Counter({("a", 1, 0): 1})
     finally:
         broker.stop()

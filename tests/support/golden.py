@@ -7,7 +7,8 @@ segments. Those whose names end in -2 are of format 2, and hold what came with i
 that were lost, a mark of how far the journal was durable. Those of format 3 have an encrypted queue beside. Those of
 format 4 have half of their segments in another directory, `elsewhere`, whose path `moved` puts right. Those of format
 5 were restored from a backup, and those of format 6 have a queue that is compacted. Those of format 7 have a queue, a
-group and a namespace that are paused. The JSON file says what the version that wrote it found when it opened the
+group and a namespace that are paused. Those of format 8 have operations on dead letters and a replay, one of which
+waits to be continued. The JSON file says what the version that wrote it found when it opened the
 directory again: see `contents`. A directory is never written again under the same name: a new format gets a new one.
 """
 
@@ -36,8 +37,8 @@ from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
-from penstock.model_tasks import ScheduleSpec, TaskFilter
-from penstock.requests import DEAD_PUSHED_AT, LetterFilter
+from penstock.model_letters import DEAD_PUSHED_AT, LetterFilter
+from penstock.model_tasks import BulkOptions, ScheduleSpec, TaskFilter
 from penstock.storage.disk import ReadOnlyDisk, RealDisk
 from penstock.storage.segment_files import SegmentOptions, read_book, write_book
 from tests.behaviour.task_steps import Office
@@ -309,6 +310,8 @@ def write(name: str, directory: Path) -> None:
         ps.queue("jobs").lease(max=5, lease_seconds=300)
     if name.endswith("-7"):
         pause_some(session)
+    if name.endswith("-8"):
+        operate(session)
     if name.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     session.close()
@@ -323,6 +326,20 @@ def pause_some(session: Session) -> None:
     held.pause("all", reason="it is golden")
     held.pause(group="late")
     ps.pause("push", namespace="closed", reason="so is this")
+
+
+def operate(session: Session) -> None:
+    """Of each kind of operation one, on a queue that nothing else uses."""
+    ps = Penstock(BlockingSession(session))
+    faulty = ps.create_queue("faulty")
+    ps.create_queue("again")
+    faulty.push_many([b'{"total": %d}' % total for total in range(9)])
+    for delivery in faulty.lease(max=9):
+        delivery.reject("no currency")
+    run_operation(session, ops.RedriveLetters("faulty", edit=b'{"currency": "EUR"}', operation_id="edit",
+                                              options=BulkOptions(canary=2)))  # fmt: skip
+    run_operation(session, ops.DiscardLetters("faulty", LetterFilter(limit=1), operation_id="discard"))
+    run_operation(session, ops.ReplayMessages("faulty", target="again", operation_id="replay"))
 
 
 if __name__ == "__main__":

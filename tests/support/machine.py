@@ -23,7 +23,8 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId, Outcome
-from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
+from penstock.requests import Settling
 from tests.support.accounts import assert_accounts
 from tests.support.model import TICK, Logged, Model, Place
 from tests.support.step_counts import limit_steps

@@ -10,7 +10,7 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.delivery.log import Queue
 from penstock.embedded.session import Session
-from penstock.requests import LetterFilter
+from penstock.model_letters import LetterFilter
 from tests.support.operations import run_operation
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.batch import Batch
@@ -14,8 +15,9 @@ from penstock.delivery import admin
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, Outcome, to_datetime
-from penstock.model_tasks import OperationAction, TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.model_tasks import BulkOptions, OperationAction, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.requests import LeaseRequest, Settling
+from penstock.shard.bulk import book
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
 from penstock.shard.tasks import operations
@@ -58,12 +60,17 @@ class Scene:
 
     def purge(self, **wanted: Any) -> int:
         """Forget final tasks that match, a few at a time."""
-        view, _ = operations.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
+        filter = msgspec.json.encode(TaskFilter(**wanted))
+        name, _ = book.begin(
+            self.shard,
+            "",
+            lambda now, name: book.draft(OperationAction.PURGE, filter, BulkOptions(), "local", now, name),
+        )
         phase = operations.Phase((), cancels=False, purges=True)
         count, cursor = 0, None
-        while targets := self.task_index.targets(TaskFilter(**wanted), cursor, 7):
+        while targets := self.task_index.targets(TaskFilter(**wanted), cursor, 7, self.clock.now()):
             cursor = targets[-1].submitted_at, targets[-1].number
-            taken = operations.take_step(self.shard, view.operation_id, phase, targets)
+            taken = operations.take_step(self.shard, name, phase, targets)
             assert taken is not None
             count += taken[0].purged
         return count

@@ -259,7 +259,7 @@ class TestRunning:
 
         job = work.enqueue()
         app.run_pending()
-        with pytest.raises(ResultLost, match="1048578 bytes are more than 1048576"):
+        with pytest.raises(ResultLost, match="1,048,578 bytes are over task_result_bytes_max, 1,048,576"):
             job.result()
 
     def test_a_task_that_leaves_the_process_fails(self, app):

@@ -21,7 +21,13 @@ from tests.test_docs import python_blocks, text_of
 
 PAGE = text_of("docs/tasks.md")
 OF_APPS_FOR_WORKERS = {"await_task", "move", "open_async_session", "open_session", "wait_task"}
-FOR_WORKERS = {"broken_off", "cancel", "envelope", "first_argument"}  # that a run's context has, and tasks leave alone
+FOR_WORKERS = {
+    "broken_off",
+    "cancel",
+    "envelope",
+    "first_argument",
+    "parent_bytes",
+}  # that a run's context has, and tasks leave alone
 
 
 def first_cells(heading: str, title: str) -> set[str]:
@@ -78,8 +84,17 @@ def test_every_twin_does_what_its_name_says():
         Job: {"info", "status", "progress", "result", "cancel", "retry"},
         penstock.Workflow: {"result", "status", "cancel"},
         penstock.App: {
-            *("declare", "jobs", "workers", "wait_task", "close"),
-            *("purge", "cancel_all", "begin", "operation", "operations", "stop_operation"),
+            *("declare", "jobs", "workers", "wait_task", "close", "workflows", "workflow", "suggest"),
+            *(
+                "purge",
+                "cancel_all",
+                "retry_all",
+                "begin",
+                "operation",
+                "operations",
+                "continue_operation",
+                "stop_operation",
+            ),
             *("schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule", "prune_schedules"),
         },
         LocalApp: {"run_pending", "wait_task"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.batch import Batch
@@ -71,12 +72,11 @@ def test_a_task_that_is_not_signed_is_a_dead_letter_with_the_reason():
         {"args": b"[6]"},
         {"kwargs": b'{"number":6}'},
         {"task_type": "other"},
+        {"payload": b"6"},
     ],
-    ids=["id", "args", "kwargs", "type"],
+    ids=["id", "args", "kwargs", "type", "bytes"],
 )
 def test_a_signature_is_for_one_task_only(change):
-    import msgspec
-
     app = app_with(KEY)
     signer = app.signer
     assert signer is not None
@@ -151,3 +151,25 @@ def test_an_app_without_a_key_runs_everything():
     app.open_session().push("default", Batch.build([b"junk"]), None, None)
     app.run_pending()
     assert 7 in ran
+
+
+def test_the_signature_covers_the_bytes_among_the_arguments():
+    app = LocalApp(sign=KEY)
+
+    @app.task(name="work")
+    def work(data: bytes) -> bytes:
+        ran.append(data)
+        return data
+
+    job = work.enqueue(b"\x00\x01")
+    app.run_pending()
+    assert job.result() == b"\x00\x01"
+
+    assert app.signer is not None
+    task = TaskSubmission(
+        task_id=new_task_id(1), task_type="work", queue="default", args=b'[{"penstock:bytes":1}]', payload=b"a"
+    )
+    forged = msgspec.structs.replace(app.signer.signed(task, app.clock.now()), payload=b"b")
+    app.open_session().push("default", tasks_batch([forged]), None, None)
+    app.run_pending()
+    assert ran == [b"\x00\x01"]

@@ -238,7 +238,8 @@ def test_secrets_are_not_in_the_refusal():
         (object(), "object cannot be written"),
         (Login(password=pydantic.SecretStr("x")), "password would be lost"),
         (float("nan"), "result"),
-        ("x" * (1 << 20), "bytes are more than"),
+        ("x" * (1 << 20), "bytes are over task_result_bytes_max"),
+        (b"x" * (10 * (1 << 20) + 1), "bytes are more than 10,485,760"),
     ],
 )
 def test_a_finished_run_is_completed_whatever_it_returned(value, says):

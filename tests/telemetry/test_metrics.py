@@ -14,6 +14,8 @@ from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
+from penstock.envelopes import new_task_id, tasks_batch
+from penstock.model_tasks import TaskSubmission
 from penstock.telemetry.meter import OTHERS, Meter
 from penstock.telemetry.metrics import FAMILIES, Metrics
 from tests.support.operations import run_operation
@@ -167,6 +169,32 @@ def test_what_the_meter_counts_is_shown():
     assert found[key("penstock_connections", protocol="tcp")] == 1
     assert found[key("penstock_accepted_connections_total", protocol="tcp")] == 2
     assert meter.connections_open == 1
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_tasks_are_counted_although_nobody_looks_at_them(session, ps, metrics, clock, batch):
+    def state(name: str) -> float:
+        return scrape(metrics)[key("penstock_tasks", state=name)]
+
+    def submit() -> None:
+        tasks = [TaskSubmission(task_id=new_task_id(0), task_type="send", queue="mail") for _ in range(batch)]
+        ps.session.push("chores", tasks_batch(tasks), None, None)
+
+    ps.queue("mail").push({"plain": "JSON"})
+    assert state("pending") == 0
+    assert not session.tasks.task_index.is_open  # who has no tasks pays nothing
+    submit()
+    session.tasks.follow()  # as the clerk does every second
+    assert state("pending") == batch
+    submit()
+    session.tasks.follow()
+    clock.advance(1)
+    assert state("pending") == 2 * batch
+
+
+def test_the_first_look_counts_the_tasks_that_are_there(session, ps, metrics):
+    run_operation(session, ops.SubmitTasks([TaskSubmission(task_id=new_task_id(0), task_type="send", queue="mail")]))
+    assert scrape(metrics)[key("penstock_tasks", state="pending")] == 1
 
 
 def test_a_label_may_hold_anything():

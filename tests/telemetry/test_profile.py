@@ -1,13 +1,16 @@
-"""The profile of a process: what its threads are in, one profile at a time."""
+"""Profiles of a process: what its threads are in, what holds memory, where everything waits; one at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import tracemalloc
 
 import pytest
 
+from penstock import operations as ops
+from penstock.embedded.profiles import SECONDS_MAX, TRACED_BYTES_MAX, memory, profile, threads
 from penstock.errors import InvalidField, StateError
-from penstock.telemetry.profile import SECONDS_MAX, profile
 
 
 def busy_with_something(stop: threading.Event) -> None:
@@ -54,3 +57,81 @@ def test_one_at_a_time_and_the_next_one_after():
     thread.join()
 
     assert isinstance(profile(0.001), str)
+
+
+def test_memory_names_the_lines_that_hold_most():
+    held: list[bytes] = []
+    stop = threading.Event()
+
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            held.append(bytes(1 << 20))
+            return super().wait(timeout)
+
+    text = memory(0.2, Stop())
+    stop.set()
+
+    assert text.startswith("# resident: ")
+    size, count, line = next(row for row in text.splitlines() if not row.startswith("#")).split(" ")
+    assert int(size) >= 1 << 20
+    assert int(count) >= 1
+    assert "test_profile.py:" in line
+    assert not tracemalloc.is_tracing()
+
+
+def test_memory_is_traced_no_longer_than_it_takes_to_read():
+    held: list[bytes] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            held.append(bytes(TRACED_BYTES_MAX))
+            return super().wait(timeout)
+
+    text = memory(SECONDS_MAX, Stop())
+    assert "traced for 0.05 s" in text
+
+
+def test_memory_is_not_traced_while_somebody_else_does():
+    tracemalloc.start()
+    try:
+        with pytest.raises(StateError, match="traced already"):
+            memory(0.1)
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_and_tasks_are_shown_where_they_are():
+    entered, over = threading.Event(), threading.Event()
+
+    async def wait_long(never: asyncio.Event) -> None:
+        await never.wait()
+
+    async def run() -> None:
+        never = asyncio.Event()
+        waiting = [asyncio.create_task(wait_long(never)) for _ in range(3)]
+        await asyncio.sleep(0)
+        entered.set()
+        await asyncio.to_thread(over.wait)
+        for task in waiting:
+            task.cancel()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="looping")
+    thread.start()
+    entered.wait()
+    text = threads(loop)
+    over.set()
+    thread.join()
+    loop.close()
+
+    assert "thread looping\n" in text
+    assert "asyncio tasks: 3\n" in text
+    assert "wait_long" in text.split("asyncio tasks: 3\n")[1].split("asyncio tasks")[0]
+
+
+def test_whoever_asks_for_something_else_is_told_what_there_is():
+    with pytest.raises(InvalidField, match="what"):
+        ops.TakeProfile("disk", 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidField, match="seconds"):
+        ops.TakeProfile("memory", 61)

@@ -12,8 +12,8 @@ import pytest
 from penstock import operations as ops
 from penstock.errors import InputError
 from penstock.model import MessageId, PartitionLag
+from penstock.model_letters import LetterFilter
 from penstock.replies import LeaseView, Membership
-from penstock.requests import LetterFilter
 from penstock.server.http.openapi import PARAMETERS
 from penstock.server.http.routes import API, CUSTOM, ROUTES
 from penstock.wire.json_operations import json_of
@@ -78,17 +78,16 @@ def test_an_id_comes_from_its_parts_in_the_path():
 
 
 def test_a_struct_among_the_arguments_has_no_object_of_its_own():
-    redrive = json_of(ops.Redrive)
+    redrive = json_of(ops.RedriveLetters)
     body = Reader(redrive.body).read(b'{"reason": "rejected", "ids": ["q.dlq/0/3"], "since": "2030-01-31T12:00:00Z"}')
     filter = LetterFilter(reason="rejected", ids=frozenset({MessageId("q.dlq", "0", 3)}), since=AT)
 
-    assert redrive.read({"queue": "q"}, body) == ops.Redrive("q", filter)
+    assert redrive.read({"queue": "q"}, body) == ops.RedriveLetters("q", filter)
 
 
 def test_a_result_that_is_no_object_has_the_name_that_is_declared():
     lease = LeaseView("6f2a90c44d1be803", "default", "w-1", AT, AT, 2, ["0"])
 
-    assert written(ops.Redrive("q"), 7) == {"redriven": 7}
     assert written(ops.Leases("q"), [lease]) == {
         "leases": [
             {**msgspec.to_builtins(lease), "leased_at": "2030-01-31T12:00:00Z", "expires_at": "2030-01-31T12:00:00Z"}

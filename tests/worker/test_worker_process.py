@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import operations as ops
 from penstock.model_tasks import TaskState, TaskView
 from tests.support.broker_process import QUIET, Served
 from tests.support.broker_restarts import Restarting
@@ -208,3 +209,41 @@ def test_a_worker_is_started_again_when_its_code_changes(tmp_path, url, visits, 
         assert worker.ended() == 0
 
     assert visit.words == ["a", "anew"]
+
+
+def test_a_quiet_worker_finishes_what_runs_takes_nothing_more_and_goes_on_when_resumed(tmp_path, url, visits, caller):
+    with penstock.connect(url) as ps, WorkerProcess(tmp_path, url, visits, "--id", "w-quiet") as worker:
+        running = caller.enqueue("wait", "a")
+        visit = visits.next()
+
+        assert ps.session.execute(ops.QuietWorker("w-quiet")).requested == "quiet"
+        worker.until("quiet, as an operator wants it")
+        later = caller.enqueue("wait", "b")
+        visit.let_go("in time")
+        assert caller.final(running).state is TaskState.COMPLETED
+        (view,) = [view for view in ps.session.execute(ops.Workers()) if view.info.worker_id == "w-quiet"]
+        assert view.state == "quiet"
+        assert caller.view(later).state is TaskState.PENDING
+
+        ps.session.execute(ops.ResumeWorker("w-quiet"))
+        worker.until("working again, as an operator wants it")
+        visits.next().let_go()
+        assert caller.final(later).attempt == 1
+
+
+def test_a_worker_that_an_operator_stops_gives_back_what_takes_too_long(tmp_path, url, visits, caller):
+    with penstock.connect(url) as ps, WorkerProcess(tmp_path, url, visits, "--id", "w-stop") as worker:
+        job = caller.enqueue("wait", "a")
+        visit = visits.next()
+
+        ps.session.execute(ops.StopWorker("w-stop", grace_seconds=0.05))
+
+        assert worker.ended() == 0
+        assert visit.is_gone()
+        assert "w-stop" not in {view.info.worker_id for view in ps.session.execute(ops.Workers())}
+    assert caller.view(job).state is TaskState.PENDING
+    with WorkerProcess(tmp_path, url, visits):
+        again = visits.next()
+        assert again.attempt == 1
+        again.let_go()
+        caller.final(job)

@@ -10,8 +10,8 @@ import pytest
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.envelopes import new_task_id, tasks_batch
+from penstock.model_letters import DEAD_ERROR
 from penstock.model_tasks import TaskState, TaskSubmission
-from penstock.requests import DEAD_ERROR
 from penstock.tasks.app import App
 from penstock.tasks.signing import Signer
 from tests.support.broker_loop import on_uvloop

@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 
 from penstock.errors import InvalidField, NotAuthorised
-from penstock.model import DLQ_SUFFIX, RESERVED_PREFIX, check_name, suggestion
+from penstock.model import DLQ_SUFFIX, RESERVED_PREFIX, check_name
 from penstock.operations.base import SOME_QUEUE, Action
+from penstock.refusals import suggestion
 
 logger: Final = logging.getLogger("penstock.access")
 
@@ -71,7 +72,17 @@ class Principal:
     at once, and `revoke` calls whoever must end something. It is changed on the event loop; any thread may ask it.
     """
 
-    __slots__ = ("_answers", "_derived", "_on_revoked", "credential", "grants", "is_revoked", "name", "namespace")
+    __slots__ = (
+        "_answers",
+        "_derived",
+        "_on_revoked",
+        "_only",
+        "credential",
+        "grants",
+        "is_revoked",
+        "name",
+        "namespace",
+    )
 
     def __init__(self, name: str, grants: Iterable[Grant] = (), namespace: str = "", credential: str = "") -> None:
         self.name = name
@@ -82,6 +93,7 @@ class Principal:
         self._answers: dict[tuple[Action, str], bool] = {}
         self._on_revoked: set[Callable[[], object]] = set()
         self._derived: set[Principal] = set()
+        self._only: frozenset[Action] | None = None  # the actions to which it is confined, whatever is granted
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
@@ -124,14 +136,21 @@ class Principal:
 
     def change(self, grants: Iterable[Grant], namespace: str) -> None:
         """Replace the grants; what was decided before is forgotten."""
-        self.grants, self.namespace = tuple(grants), namespace
+        granted = tuple(grants)
+        self.grants = tuple(grant for grant in granted if self._only is None or grant.action in self._only)
+        self.namespace = namespace
         self._answers = {}
         for derived in self._derived:
-            derived.change(grants, namespace)
+            derived.change(granted, namespace)
 
-    def derived(self, credential: str) -> Principal:
-        """This principal, for another credential that proves it: with the same grants, and revoked together."""
-        derived = Principal(self.name, self.grants, self.namespace, credential)
+    def derived(self, credential: str, only: frozenset[Action] | None = None) -> Principal:
+        """This principal, for another credential that proves it: revoked together, with the same grants.
+
+        With `only`, of the same grants those for these actions.
+        """
+        derived = Principal(self.name, (), self.namespace, credential)
+        derived._only = only
+        derived.change(self.grants, self.namespace)
         self._derived.add(derived)
         self.once_revoked(derived.revoke)
         return derived

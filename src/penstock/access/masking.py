@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model import Message, Reason
+from penstock.model_letters import DEAD_ERROR, SignatureView
 from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
-from penstock.replies import MessageDetails, MessageEvent, MessageSearch
-from penstock.requests import DEAD_ERROR
+from penstock.replies import MessageDetails, MessageEvent, MessageSearch, TraceRun
 
 MASK: Final = "•••"
 EVERYTHING: Final = ("*",)  # the fields of a queue that is gone, and of which nobody knows any more
@@ -59,6 +59,14 @@ class Mask:
             for timeline in search.timelines
         ]
         return msgspec.structs.replace(search, timelines=timelines)
+
+    def trace_run(self, run: TraceRun) -> TraceRun:
+        """A run of a trace: its error."""
+        return msgspec.structs.replace(run, error=_masked_text(run.error))
+
+    def signature(self, signature: SignatureView) -> SignatureView:
+        """Dead letters by signature: its text is that of an error, and what they share are values."""
+        return msgspec.structs.replace(signature, text=MASK, shares=[])
 
     def reason(self, reason: Reason) -> Reason:
         """Why a message waits: the last error."""

@@ -28,6 +28,7 @@ import msgspec
 from penstock.access.grants import Principal
 from penstock.clock import Clock
 from penstock.errors import NotAuthenticated, NotAuthorised
+from penstock.operations.base import Action
 
 SESSION_SECONDS: Final = 12 * 3600
 CODE_SECONDS: Final = 600
@@ -42,6 +43,8 @@ TAB_HEADER: Final = "X-Penstock-Tab"
 SIGN_IN_AGAIN: Final = "sign in again, or open a new link from `penstock dashboard`"
 
 RandomBytes = Callable[[int], bytes]
+# What a browser may do where the dashboard is read-only, of what its user is granted.
+READING: Final = frozenset({Action.MONITOR, Action.READ, Action.UNMASK})
 
 
 class Session:
@@ -49,9 +52,11 @@ class Session:
 
     __slots__ = ("expires_at", "id_digest", "is_secure", "principal", "tab_digests", "user")
 
-    def __init__(self, user: Principal, id_digest: bytes, expires_at: int, *, is_secure: bool) -> None:
+    def __init__(
+        self, user: Principal, id_digest: bytes, expires_at: int, *, is_secure: bool, is_read_only: bool = False
+    ) -> None:
         self.user = user  # who signed in
-        self.principal = user.derived("session")
+        self.principal = user.derived("session", READING if is_read_only else None)
         self.id_digest = id_digest
         self.expires_at = expires_at  # µs
         self.is_secure = is_secure  # came over https
@@ -91,8 +96,11 @@ class SignedIn:
 class Sessions:
     """All sessions and one-time links of a broker. Used on its event loop only."""
 
-    def __init__(self, clock: Clock, random_bytes: RandomBytes = secrets.token_bytes) -> None:
+    def __init__(
+        self, clock: Clock, random_bytes: RandomBytes = secrets.token_bytes, *, is_read_only: bool = False
+    ) -> None:
         self._clock = clock
+        self._is_read_only = is_read_only
         self._random_bytes = random_bytes
         self._sessions: dict[bytes, Session] = {}  # by the digest of the id, the oldest first
         self._codes: dict[bytes, tuple[Principal, int]] = {}  # by the digest of the code, the oldest first
@@ -180,7 +188,7 @@ class Sessions:
         elif len(self._sessions) >= SESSIONS_MAX:
             self.end(next(iter(self._sessions.values())))
         id = self._secret()
-        session = Session(principal, digest_of(id), 0, is_secure=is_secure)
+        session = Session(principal, digest_of(id), 0, is_secure=is_secure, is_read_only=self._is_read_only)
         self._sessions[session.id_digest] = session
         return id, session
 

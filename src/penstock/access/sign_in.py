@@ -40,10 +40,10 @@ class Users(Protocol):
 class SignIn:
     """Signs in the users of one broker. Used on its event loop only."""
 
-    def __init__(self, users: Users, clock: Clock) -> None:
+    def __init__(self, users: Users, clock: Clock, *, is_read_only: bool = False) -> None:
         self._users = users
         self._checker = PasswordChecker()
-        self.sessions = Sessions(clock)
+        self.sessions = Sessions(clock, is_read_only=is_read_only)
         self.tries = FailedTries(clock)
 
     async def by_password(self, name: str, password: str, address: str) -> Principal:

@@ -106,7 +106,7 @@ class StoreDestination:
                 assert row is not None
                 store.require_free(row[1])
                 self._require_empty(link)
-                store.take(link, row[0])
+                store.take(link, row[0], row[1])
             store.fenced = Fenced(store.links, SHARD, store.term)
             store.disk = PostgresDisk(store.links, store.fenced)
             yield

@@ -37,7 +37,8 @@ from penstock.batch.fields import (
 )
 from penstock.batch.layout import OFFSET, Binary, Bytes, Headers, Int32s, Int64s, Text
 from penstock.errors import InputError, InvalidField
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
+from penstock.model import CONTENT_TYPE_NAMES, ContentType
+from penstock.refusals import number_range, suggestion
 
 if TYPE_CHECKING:
     from penstock.batch.fields import Partitions
@@ -253,7 +254,8 @@ def _check_finite(array: pa.Array, name: str) -> None:
     bad = ~((numbers >= 0) & (numbers <= limits.delay_seconds_max))
     if bad.any():
         row = int(np.argmax(bad))
-        refuse(row, f"{name}: {numbers[row]} is not a number of seconds from 0 to {limits.delay_seconds_max:g}")
+        seconds = number_range(0, limits.delay_seconds_max)
+        refuse(row, f"{name}: {numbers[row]} is not a number of seconds from {seconds}")
 
 
 def _fit_content_types(array: pa.Array, name: str) -> pa.Array:

@@ -14,8 +14,8 @@ said the same: nothing is allocated for a bomb.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from math import isfinite
 from types import NoneType
@@ -23,7 +23,6 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from penstock import limits
@@ -260,6 +259,8 @@ Field = tuple[int, list[Buffer]]  # the bit and the padded buffers of a column; 
 ABSENT: Final[Field] = (0, [])
 
 LEVEL: Final = 1
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_REPEATED: Final = 1  # a kind of block
 SAMPLE_BYTES: Final = 8 * limits.KIB
 
 Result = TypeVar("Result")
@@ -407,14 +408,12 @@ def _plain_headers(items: list[Any]) -> Headers | None:
 # the payload blob
 
 
-class _Contexts(threading.local):
-    # A zstd context must not be used by two threads at once, and costs more to make than a small blob to compress.
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=limits.batch_bytes_max)
+@cache
+def _codec() -> Any:
+    """The zstd of Arrow. It keeps no state between calls, so threads may share it."""
+    import pyarrow as pa
 
-
-_contexts: Final = _Contexts()
+    return pa.Codec("zstd", compression_level=LEVEL)
 
 
 def compress(blob: Buffer) -> bytes | None:
@@ -428,19 +427,51 @@ def compress(blob: Buffer) -> bytes | None:
 
 
 def _saves(blob: Buffer) -> bytes | None:
-    small = _contexts.compressor.compress(blob)
+    small: bytes = _codec().compress(blob, asbytes=True)
     return small if len(small) <= len(blob) * (1 - limits.compression_saving_min) else None
 
 
 def decompress(blob: Buffer, length: int) -> bytes:
     """The blob as it was before `compress`; `BadBatch` unless it is exactly `length` bytes."""
     try:
-        announced = zstandard.get_frame_parameters(blob).content_size
+        announced, end = zstd_frame(memoryview(blob))
         if announced != length:
             raise BadBatch(f"payload: its zstd frame holds {announced:,} bytes, the header says {length:,}")
-        return _contexts.decompressor.decompress(blob, allow_extra_data=False)  # refuses any other length
-    except zstandard.ZstdError as error:
+        if end != len(blob):
+            raise BadBatch("payload: the compressed blob is not sound: something follows its zstd frame")
+        plain: bytes = _codec().decompress(blob, length, asbytes=True)  # refuses any other length
+    except (OSError, IndexError) as error:
         raise BadBatch(f"payload: the compressed blob is not sound: {error}") from None
+    return plain
+
+
+def zstd_frame(blob: memoryview) -> tuple[int, int]:
+    """The length that a zstd frame announces, and where the frame ends (RFC 8878); `BadBatch` without a length.
+
+    magic 4 │ descriptor 1 │ window 0-1 │ dictionary 0-4 │ content size 0-8 │ blocks … │ checksum 0-4
+    """
+    if bytes(blob[:4]) != _ZSTD_MAGIC:
+        raise BadBatch("payload: the compressed blob is not a zstd frame")
+    descriptor = blob[4]
+    is_single = bool(descriptor & 0x20)
+    at = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    size_bytes = (int(is_single), 2, 4, 8)[descriptor >> 6]
+    if not size_bytes or len(blob) < at + size_bytes:
+        raise BadBatch("payload: its zstd frame does not say how long it is")
+    announced = int.from_bytes(blob[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+    return announced, _end_of_blocks(blob, at + size_bytes) + (4 if descriptor & 4 else 0)
+
+
+def _end_of_blocks(blob: memoryview, at: int) -> int:
+    """Where the last block of a zstd frame ends; a block of one repeated byte holds only that."""
+    while True:
+        if at + 3 > len(blob):
+            raise BadBatch("payload: the compressed blob is not sound: its zstd frame is cut")
+        header = int.from_bytes(blob[at : at + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == _ZSTD_REPEATED else size)
+        if is_last:
+            return at
 
 
 # the bytes of a batch

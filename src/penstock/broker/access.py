@@ -22,6 +22,7 @@ class Client(msgspec.Struct, frozen=True):
     name: str  # what the program calls itself
     address: str
     protocol: str
+    is_operator: bool = False  # it came by the port that is set apart for what operators do
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
     owner: str = ""  # whose producers, sinks, members, workers and leases it uses; "": those of the broker's owner

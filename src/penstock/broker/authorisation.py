@@ -24,11 +24,21 @@ from penstock.broker.access import Client
 from penstock.broker.callbacks import raised
 from penstock.errors import NotAuthorised
 from penstock.model import DLQ_SUFFIX, Message, Reason
-from penstock.model_tasks import ScheduleView, TaskFilter, TaskPage, TaskSubmission, TaskView
+from penstock.model_backlog import QueueWait
+from penstock.model_letters import LetterFilter, MessageFilter, SignatureReport
+from penstock.model_metrics import HistorySeries
+from penstock.model_tasks import (
+    ScheduleTicks,
+    ScheduleView,
+    TaskFilter,
+    TaskPage,
+    TaskSubmission,
+    TaskView,
+    WorkflowView,
+)
 from penstock.operations import Action
-from penstock.replies import MessageDetails, MessageEvent, MessageSearch, ServerInfo
-from penstock.requests import LetterFilter
-from penstock.shard.tasks.operations import queue_of_operation
+from penstock.replies import ClusterView, MessageDetails, MessageEvent, MessageSearch, ServerInfo, TraceView
+from penstock.shard.bulk.book import queue_of_operation
 from penstock.shard.tasks.schedules import queue_of_schedule
 
 if TYPE_CHECKING:
@@ -43,7 +53,9 @@ OF_MESSAGES: Final[dict[type, Callable[[Mask, Any], Any]]] = {
     MessageDetails: Mask.details,
     MessageSearch: Mask.search,
 }
-MAY_BE_MASKED: Final = (TaskView, TaskPage, ScheduleView, MessageDetails, MessageSearch, list)
+MAY_BE_MASKED: Final = (
+    *(SignatureReport, TaskView, TaskPage, WorkflowView, ScheduleView, TraceView, MessageDetails, MessageSearch, list),
+)
 LOOKS: Final = (Action.READ, Action.MONITOR, Action.EXPORT)  # what a broker that drains still answers
 
 
@@ -68,13 +80,24 @@ class Authorisation:
             raised(broker.draining())
         look_up = LOOKED_UP.get(type(operation))
         if look_up is not None:
-            self._require_seen(client, action, *look_up(self._shard, operation))
+            seen = look_up(self._shard, operation)
+            self._require_seen(client, action, *seen)
+            if isinstance(operation, ops.RunSchedule):
+                self._require_seen(client, Action.PUSH, *seen)
+        if isinstance(operation, ops.QuietWorker | ops.ResumeWorker | ops.StopWorker):
+            self._require_worker(client, operation)
         self._require_unmasked(client, operation)
 
     def _require_seen(self, client: Client, action: Action, what: str, queue: str | None) -> None:
         """Raise the same error for what is out of sight and for what does not exist."""
         if what:
             self.require_hidden(client, action, what, BROKER if queue is None else queue)
+
+    def _require_worker(self, client: Client, operation: ops.QuietWorker | ops.ResumeWorker | ops.StopWorker) -> None:
+        """Raise unless the client may manage all queues of the workers that are meant."""
+        named = self._broker.session.tasks.registry.named(operation.worker_id, operation.owner)
+        for queue in {queue for worker in named for queue in worker.info.queues or (BROKER,)} or {BROKER}:
+            self.require_hidden(client, Action.MANAGE, f"worker {operation.worker_id}", queue)
 
     def require_hidden(self, client: Client, action: Action, what: str, queue: str) -> None:
         """Raise unless the client may do this with something in a queue; the error does not say in which."""
@@ -103,6 +126,8 @@ class Authorisation:
         queue = getattr(operation, "queue", None)
         if isinstance(operation, ops.UpdateQueue | ops.DeleteQueue | ops.GetDataKeys):
             is_open = isinstance(operation, ops.UpdateQueue) and "masked_fields" not in operation.changes
+        elif isinstance(operation, ops.ReplayMessages):
+            is_open = False  # copies are whole, wherever they go
         else:
             filter = getattr(operation, "filter", None)
             is_open = not _looks_inside(filter)
@@ -124,6 +149,15 @@ class Authorisation:
             return self._info(principal, reply)
         if not principal.may_everywhere(operation.spec.action):
             reply = operation.visible(reply, partial(principal.may, operation.spec.action))
+        if isinstance(reply, ClusterView) and not principal.may(Action.OPERATE, BROKER):
+            return msgspec.structs.replace(reply, location="")
+        if isinstance(reply, HistorySeries) and reply.marks and not principal.may(Action.OPERATE, BROKER):
+            marks = [msgspec.structs.replace(mark, by="") for mark in reply.marks]  # who did what is in the audit log
+            return msgspec.structs.replace(reply, marks=marks)
+        if isinstance(reply, ScheduleTicks):
+            return self._ticks(principal, operation, reply)
+        if isinstance(reply, QueueWait) and not principal.may(Action.READ, reply.queue):
+            return reply.without_keys()
         if principal.may_everywhere(Action.UNMASK) or not isinstance(reply, MAY_BE_MASKED):
             return reply
         return await asyncio.to_thread(self._masked, principal, operation, reply)
@@ -139,8 +173,16 @@ class Authorisation:
             return self.task(principal, reply)
         if isinstance(reply, TaskPage):
             return msgspec.structs.replace(reply, tasks=[self.task(principal, task) for task in reply.tasks])
+        if isinstance(reply, WorkflowView):
+            return msgspec.structs.replace(reply, tasks=[self.task(principal, task) for task in reply.tasks or ()])
+        if isinstance(reply, SignatureReport):
+            masks = [(self.mask(principal, found.queue), found) for found in reply.signatures]
+            shown = [found if mask is None else mask.signature(found) for mask, found in masks]
+            return msgspec.structs.replace(reply, signatures=shown)
         if isinstance(reply, ScheduleView):
             return self._schedule(principal, reply)
+        if isinstance(reply, TraceView):
+            return self._trace(principal, reply)
         if isinstance(reply, list) and reply and isinstance(reply[0], ScheduleView):
             return [self._schedule(principal, schedule) for schedule in reply]
         return self._of_messages(principal, operation, reply)
@@ -165,6 +207,24 @@ class Authorisation:
         queue = schedule.spec.queue
         mask = self.mask(principal, queue) if principal.may(Action.READ, queue) else mask_of(EVERYTHING)
         return schedule if mask is None else mask.schedule(schedule)
+
+    def _ticks(self, principal: Principal, operation: Any, reply: ScheduleTicks) -> ScheduleTicks:
+        """Errors of runs are for who may read the queue, and not masked."""
+        queue = queue_of_schedule(self._shard, operation.name) or BROKER
+        if principal.may(Action.READ, queue) and self.mask(principal, queue) is None:
+            return reply
+        runs = [msgspec.structs.replace(run, error="") for run in reply.runs]
+        return msgspec.structs.replace(reply, runs=runs)
+
+    def _trace(self, principal: Principal, trace: TraceView) -> TraceView:
+        """A trace without the errors of queues that are masked."""
+        steps = [
+            step
+            if (mask := self.mask(principal, step.queue)) is None
+            else msgspec.structs.replace(step, runs=list(map(mask.trace_run, step.runs)))
+            for step in trace.steps
+        ]
+        return msgspec.structs.replace(trace, steps=steps)
 
     def tasks_filter(self, client: Client, filter: TaskFilter) -> Callable[[str], bool] | None:
         """Which queues a search of tasks may look into; None: all of them."""
@@ -200,26 +260,33 @@ class Authorisation:
         return [queue.name for queue in self._shard.queues()]
 
 
-def _looks_inside(filter: TaskFilter | LetterFilter | None) -> bool:
+def _looks_inside(filter: Any) -> bool:
     """Whether a filter asks about what masked fields may hold."""
-    return filter is not None and (filter.error_contains is not None or getattr(filter, "argument", None) is not None)
+    if isinstance(filter, TaskFilter):
+        return filter.error_contains is not None or filter.argument is not None
+    return isinstance(filter, LetterFilter | MessageFilter) and filter.looks_inside
 
 
 # What an operation on something with an id is about, and the queue of that: None when there is no such thing, and
 # nothing is looked up where the text is empty.
 
 
-def _operation(shard: Shard, operation: ops.FindOperation | ops.StopOperation) -> tuple[str, str | None]:
+def _operation(
+    shard: Shard, operation: ops.FindOperation | ops.ContinueOperation | ops.StopOperation
+) -> tuple[str, str | None]:
     return f"operation {operation.operation_id}", queue_of_operation(shard, operation.operation_id)
 
 
-def _begun_before(shard: Shard, operation: ops.BeginOperation) -> tuple[str, str | None]:
+Begun = ops.BeginOperation | ops.RedriveLetters | ops.DiscardLetters | ops.ReplayMessages
+
+
+def _begun_before(shard: Shard, operation: Begun) -> tuple[str, str | None]:
     """Begun under a known id, it is that operation."""
     queue = queue_of_operation(shard, operation.operation_id)
     return "" if queue is None else f"operation {operation.operation_id}", queue
 
 
-def _schedule(shard: Shard, operation: ops.DeleteSchedule) -> tuple[str, str | None]:
+def _schedule(shard: Shard, operation: ops.DeleteSchedule | ops.RunSchedule | ops.Ticks) -> tuple[str, str | None]:
     return f"schedule {operation.name}", queue_of_schedule(shard, operation.name)
 
 
@@ -233,7 +300,10 @@ def _set_before(shard: Shard, operation: ops.SetSchedule) -> tuple[str, str | No
 LOOKED_UP: Final[dict[type, Callable[[Any, Any], tuple[str, str | None]]]] = {
     ops.FindOperation: _operation,
     ops.StopOperation: _operation,
-    ops.BeginOperation: _begun_before,
+    ops.ContinueOperation: _operation,
+    **dict.fromkeys((ops.BeginOperation, ops.RedriveLetters, ops.DiscardLetters, ops.ReplayMessages), _begun_before),
     ops.DeleteSchedule: _schedule,
+    ops.RunSchedule: _schedule,
+    ops.Ticks: _schedule,
     ops.SetSchedule: _set_before,
 }

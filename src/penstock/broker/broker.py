@@ -20,6 +20,7 @@ import msgspec
 from penstock import limits
 from penstock.access import views
 from penstock.access.authenticator import Authenticator
+from penstock.access.grants import BROKER_ACTIONS
 from penstock.access.sign_in import SignIn
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, Principal
@@ -37,13 +38,13 @@ from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.delivery.producers import check_producer, stored_id
 from penstock.embedded.session import Session
-from penstock.errors import PenstockError
+from penstock.errors import NotAuthorised, PenstockError
 from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt, owned
 from penstock.operations import Action, Me, Operation
 from penstock.operations.base import SOME_QUEUE
 from penstock.replies import LeaseReplies, LeaseReply, PushReply, leases_of
-from penstock.requests import RELEASE, LeaseRequest, PartitionChoice, PushOperation, QueueChoice, Settling
+from penstock.requests import RELEASE, LeaseRequest, OwnOperation, PartitionChoice, PushOperation, QueueChoice, Settling
 from penstock.requests import Operation as Step
 from penstock.telemetry.logs import TRACE
 from penstock.telemetry.meter import Meter
@@ -51,6 +52,7 @@ from penstock.telemetry.meter import Meter
 R = TypeVar("R")
 Ids = list[list[MessageId]]
 logger: Final = logging.getLogger("penstock.broker")
+ADMIN_HINT: Final = "ask at the admin_port of this broker"
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
 
 
@@ -72,11 +74,14 @@ class Broker:
         self.meter = meter or Meter()
         session.set_meter(self.meter)
         self.authorise = authorise
+        self.is_admin_apart = False  # whether only clients of the admin port may operate and export
         if authenticator is not None:
             authenticator.on_gone = self.give_up
         self.seats = Seats(session.access.connections_max)
         session.connections_of = self.seats.taken
-        self.loop = asyncio.get_running_loop()
+        self.connections = session.connections
+        self.loop = session.loop = asyncio.get_running_loop()
+        self.connections.loop = self.loop
         self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
         self.streams: set[Stream] = set()
@@ -342,10 +347,8 @@ class Broker:
 
     async def transact(self, client: Client, operations: Sequence[Step], producer: Producer | None = None) -> Ids:
         """Pushes and settles, all or nothing; the ids of each push."""
-        touched = {
-            (Action.PUSH, step.queue) if isinstance(step, PushOperation) else (Action.CONSUME, step.receipt.queue)
-            for step in operations
-        }
+        touched = set(map(_needed, operations))
+        operations = [_of_owner(client.owner, step) for step in operations]
         finishes = any(action is Action.CONSUME for action, _ in touched)  # what was begun before the drain
         for action, queue in sorted(touched):
             raised(self.refused(client, action, queue, even_draining=finishes))
@@ -498,6 +501,8 @@ class Broker:
     def require(self, client: Client, action: Action, queue: str) -> None:
         """Raise why this may not be done, and note it in the audit log."""
         try:
+            if self.is_admin_apart and action in BROKER_ACTIONS and not client.is_operator:
+                raise NotAuthorised(f"{action}: this port does not serve what operators do", hint=ADMIN_HINT)
             self.authorise(client.principal, action, queue)
         except PenstockError as error:
             self.audit.denied(client, action, queue, error)
@@ -544,7 +549,24 @@ class Broker:
     def count(self, queue: str, error: PenstockError) -> PenstockError:
         """Note that a request was refused."""
         self.meter.refused(queue, error.code)
+        error.is_counted = True
         return error
+
+    def count_rest(self, error: PenstockError, queue: str = "") -> None:
+        """Note a refusal that is about to be sent, unless it was: of a request that could not be read, say."""
+        if not error.is_counted:
+            self.meter.refused(queue, error.code)
+
+
+def _of_owner(owner: str, step: Step) -> Step:
+    return msgspec.structs.replace(step, member=owned(owner, step.member)) if isinstance(step, OwnOperation) else step
+
+
+def _needed(step: Step) -> tuple[Action, str]:
+    """What a part of a transaction needs."""
+    if isinstance(step, PushOperation):
+        return Action.PUSH, step.queue
+    return Action.CONSUME, step.queue if isinstance(step, OwnOperation) else step.receipt.queue
 
 
 def own_producer(client: Client, producer: Producer | None) -> Producer | None:

@@ -20,6 +20,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.access.grants import LOCAL, Principal
 from penstock.broker.callbacks import awaited_answer_of
+from penstock.broker.sampled_topics import SampledTopics
 from penstock.delivery import entries
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
@@ -32,12 +33,12 @@ from penstock.operations.tasks import visible_worker
 CHANGES_MAX: Final = 1_000  # that wait for one listener
 Shown = Callable[[Principal, TaskView], TaskView]  # a task as somebody may see it
 
-Topic = Literal["queues", "tasks", "workers"]
+Topic = Literal["queues", "tasks", "workers", "task_counts", "operations", "dead_letters", "schedules", "cluster"]
 QUEUES: Final[frozenset[Topic]] = frozenset({"queues"})
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of `CHANGES`, or `counters`, `task`, `worker`."""
+    """One of `CHANGES`, or `counters`, `task`, `worker`, or a topic of `sampled_topics`."""
 
     type: str
     at: datetime
@@ -48,6 +49,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     task: TaskView | None = None  # without arguments, result and runs
     worker: WorkerView | None = None
     is_gone: bool = False  # of a worker that is not in the list any more
+    rows: tuple[Any, ...] = ()  # of a topic that is looked at, see `sampled_topics`
+    gone: tuple[str, ...] = ()  # keys of rows that are not there any more
     forms: dict[str, Any] = msgspec.field(default_factory=dict)  # how protocols send it, made once for all listeners
 
 
@@ -123,6 +126,7 @@ class Listener:
         self.interval_seconds = interval_seconds
         self.due = 0.0
         self.is_ready = True  # nothing is missed from now on
+        self.changed_only = True  # counters of queues that have changed; false: of all of them, each time
         self._on_ready: Callable[[], None] = lambda: None
         self._hub = hub
         self._wake = wake
@@ -352,6 +356,7 @@ class Events:
         self._sooner = asyncio.Event()
         self._series: dict[Wants, CounterSeries] = {}
         self._tasks = TaskEvents(session, shown)
+        self._sampled = SampledTopics(session, Event)
 
     def listen(
         self,
@@ -369,6 +374,7 @@ class Events:
         some = None if queues is None else frozenset(queues)
         listener = Listener(self, some, interval_seconds, wake, topics, filter, principal)
         self._tasks.join(listener)
+        self._sampled.join(listener)
         if "queues" not in listener.topics:
             return listener
         self._listeners.append(listener)
@@ -381,6 +387,7 @@ class Events:
     def leave(self, listener: Listener) -> None:
         """The last to leave puts the light out."""
         self._tasks.leave(listener)
+        self._sampled.leave(listener)
         if listener in self._listeners:
             self._listeners.remove(listener)
             if not self._listeners:
@@ -394,6 +401,7 @@ class Events:
         for listener in [*self._listeners]:
             self.leave(listener)
         self._tasks.close()
+        self._sampled.close()
 
     # changes
 
@@ -513,9 +521,9 @@ class Events:
 
     def _offer(self, wants: Wants, listeners: list[Listener], everything: Event) -> None:
         """Everything to those who are new; to those whose interval is over what has changed since the last one."""
-        known = [listener for listener in listeners if listener.is_counted]
+        known = [listener for listener in listeners if listener.is_counted and listener.changed_only]
         for listener in listeners:
-            if not listener.is_counted:
+            if not (listener.is_counted and listener.changed_only):
                 listener.offer(everything)
         if known:
             count = self._series.setdefault(wants, CounterSeries()).next(everything)

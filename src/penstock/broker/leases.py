@@ -113,7 +113,11 @@ class Pending:
 
     def _ask(self) -> None:
         session = self._broker.session
-        if self._request.task_types is not None or session.needs_files(self._queue, self._group):
+        reads = self._request.task_types is not None or answer_of(lambda: session.needs_files(self._queue, self._group))
+        if isinstance(reads, PenstockError):
+            self._answered(reads)
+            return
+        if reads:
             self._broker.in_thread(self._lease_and_load, self._answered)
             return
         answer = answer_of(lambda: session.lease(self._queue, self._group, self._request))
@@ -136,7 +140,8 @@ class Pending:
         elif isinstance(answer, PenstockError):
             self._over(answer, 0)
         elif answer[0].count:
-            self._over(*self._fitted(*answer))
+            fitted = answer_of(lambda: self._fitted(*answer))
+            self._over(fitted, 0) if isinstance(fitted, PenstockError) else self._over(*fitted)
         elif not self._wait:
             self._over(*answer)
         elif self._waiter is None or self._waiter[0].woken:
@@ -200,8 +205,7 @@ class Pending:
             self._timer.cancel()
         if isinstance(answer, PenstockError):
             self.is_over = True
-            self._broker.meter.refused(self._queue, answer.code)
-            self._on_reply(answer)
+            self._on_reply(self._broker.count(self._queue, answer))
         else:
             self._broker.confirmer.after(ticket, self._confirmed(answer), answer)
 

@@ -15,10 +15,13 @@ A wait watches before it looks, so that nothing that happens in between is misse
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from penstock import operations as ops
 from penstock.access.masking import EVERYTHING, mask_of
@@ -26,7 +29,18 @@ from penstock.broker.access import Client
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.errors import LeaseLost, PenstockError, TaskNotFound, Unavailable
 from penstock.model import owned
-from penstock.model_tasks import Finish, TaskPage, TaskSubmission, TaskView, WorkerNews
+from penstock.model_backlog import TaskWait
+from penstock.model_tasks import (
+    Finish,
+    Suggestion,
+    TaskFilter,
+    TaskPage,
+    TaskSubmission,
+    TaskView,
+    WorkerNews,
+    WorkflowPage,
+    WorkflowView,
+)
 from penstock.operations import Action
 
 if TYPE_CHECKING:
@@ -186,6 +200,7 @@ class ExpectedNews:
         self._registry = registry
         self._worker_id = worker_id
         self._wake: Wake | None = None
+        self._is_new = False
 
     def watch(self, wake: Wake) -> None:
         self._wake = wake
@@ -199,13 +214,14 @@ class ExpectedNews:
         return True
 
     def look(self) -> tuple[WorkerNews, int]:
-        return self._registry.news(self._worker_id), 0
+        news, self._is_new = self._registry.take_news(self._worker_id)
+        return news, 0
 
     def ask(self, broker: Broker, on_reply: OnReply) -> None:
         on_reply(self.look())
 
     def is_it(self, reply: WorkerNews) -> bool:
-        return bool(reply.cancelled)
+        return self._is_new
 
 
 def stopping() -> Unavailable:
@@ -360,6 +376,37 @@ class Tasks:
         shown: TaskPage = await broker.authorisation.visible(client, operation, page)
         return shown
 
+    async def suggest(self, client: Client, operation: ops.SuggestTasks) -> builtins.list[Suggestion]:
+        """Complete a search of tasks, from those that the client may find by it."""
+        broker = self._broker
+        broker.authorisation.require(client, operation)
+        broker.flush()
+        with broker.counting(""):
+            asked = TaskFilter(argument="") if operation.field == "kwargs" else TaskFilter()
+            may = broker.authorisation.tasks_filter(client, asked)
+            arguments = (operation.field, operation.prefix, operation.limit, may)
+            return await asyncio.to_thread(lambda: self._session.tasks.caught_up().suggest(*arguments))
+
+    async def workflows(
+        self, client: Client, operation: ops.ListWorkflows | ops.FindWorkflow
+    ) -> WorkflowPage | WorkflowView:
+        """Look at workflows, as far as their tasks are in queues that the client may read."""
+        broker = self._broker
+        broker.authorisation.require(client, operation)
+        broker.flush()
+
+        def look() -> WorkflowPage | WorkflowView:
+            index = self._session.tasks.caught_up()
+            if isinstance(operation, ops.FindWorkflow):
+                return index.workflow(operation.workflow, may)
+            return index.workflows(operation.limit, operation.cursor, may)
+
+        with broker.counting(""):
+            may = broker.authorisation.tasks_filter(client, TaskFilter())
+            found = await asyncio.to_thread(look)
+        shown: WorkflowPage | WorkflowView = await broker.authorisation.visible(client, operation, found)
+        return shown
+
     def _shown(self, client: Client, answer: Any) -> Any:
         return self._broker.authorisation.task(client.principal, answer) if isinstance(answer, TaskView) else answer
 
@@ -385,6 +432,21 @@ class Tasks:
         if not client.principal.may(Action.READ, view.queue):  # who may cancel it need not see what it holds
             return mask_of(EVERYTHING).task(view)
         return await self._masked(client, view)
+
+    async def why(self, client: Client, operation: ops.WhyTask) -> TaskWait:
+        """Why a task does not run. Parents in queues that the client may not read are left out."""
+        broker = self._broker
+        with broker.counting(""):
+            view = await asyncio.to_thread(self._find, client, Action.READ, operation.task_id)
+            found, ticket = await asyncio.to_thread(self._session.run, operation)
+        await broker.confirmer.confirmed(ticket)
+        principal = client.principal
+        if not principal.may_everywhere(Action.READ):
+            known = await asyncio.to_thread(self._session.tasks.queues_of, [task.task_id for task in found.parents])
+            parents = [task for task in found.parents if principal.may(Action.READ, known.get(task.task_id, ""))]
+            found = msgspec.structs.replace(found, parents=parents)
+        mask = broker.authorisation.mask(principal, view.queue)
+        return found if mask is None else msgspec.structs.replace(found, reasons=list(map(mask.reason, found.reasons)))
 
     async def _masked(self, client: Client, view: TaskView) -> TaskView:
         mask = self._broker.authorisation.mask(client.principal, view.queue)
@@ -448,4 +510,7 @@ SPECIAL: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
     **dict.fromkeys(BEGUN, Tasks.begun),
     **dict.fromkeys((ops.FindTask, ops.CancelTask, ops.RetryTask), Tasks.of_one),
     ops.ListTasks: Tasks.list,
+    ops.SuggestTasks: Tasks.suggest,
+    **dict.fromkeys((ops.ListWorkflows, ops.FindWorkflow), Tasks.workflows),
+    ops.WhyTask: Tasks.why,
 }

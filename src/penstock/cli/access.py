@@ -72,7 +72,7 @@ def create(
     certificate: Certificates = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, once. Whoever exists already gets another key: leave --grant out."""
+    """Create a key and print it, once. An existing principal gets another key: leave --grant out."""
     with broker.opened(create=True) as ps:
         made = ps.access.create_key(
             name, grant or None, namespace=namespace or "", expires_seconds=expires, certificates=certificate or None
@@ -177,7 +177,7 @@ def update(
         raise CommandError("nothing to change", hint="say --grant, --namespace, --certificate or --password")
     with broker.opened() as ps:
         if all(user.name != name for user in ps.access.users()):
-            raise AccessNotFound(f"there is no user {name!r}", hint="'penstock user create' makes one")
+            raise AccessNotFound(f"there is no user {name!r}", hint="'penstock user create' creates one")
         secret = "" if password is False else _password(name, asks=bool(password), from_stdin=password_stdin)
         changed = ps.access.set_user(
             name, grants=grant or None, namespace=namespace, certificates=certificate or None, password=secret
@@ -344,7 +344,7 @@ def _amount(quota: str, value: float) -> str:
 
 
 def _none_of(what: str) -> tuple[str, str]:
-    return f"no {what}s", f"'penstock {what} create' makes one"
+    return f"no {what}s", f"'penstock {what} create' creates one"
 
 
 def _shown(grants: Sequence[str]) -> str:

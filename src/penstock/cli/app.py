@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.main import get_command
@@ -15,6 +16,7 @@ from penstock.cli import (
     access,
     audit,
     backup,
+    connections,
     dlq,
     encryption,
     groups,
@@ -28,16 +30,20 @@ from penstock.cli import (
     target,
     tasks,
     tls,
+    workflows,
 )
 from penstock.cli.bench import bench
-from penstock.cli.browse import cancel, delayed, peek, tail, why
+from penstock.cli.browse import cancel, delayed, latest, peek, tail
+from penstock.cli.bulk import replay
+from penstock.cli.connections import cluster
 from penstock.cli.dashboard import dashboard, header_file
 from penstock.cli.demo import demo
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import ack, extend, lease, nack, reject, release
-from penstock.cli.metrics import history, metrics
-from penstock.cli.options import command, completion
+from penstock.cli.metrics import health, history, metrics
+from penstock.cli.options import ContextOption, Url, command, completion
 from penstock.cli.pauses import pause, pauses, resume
+from penstock.cli.pipeline_runs import runs
 from penstock.cli.push import push
 from penstock.cli.queues import stats
 from penstock.cli.serve import serve
@@ -46,8 +52,10 @@ from penstock.cli.storage import doctor, verify
 from penstock.cli.tasks import enqueue
 from penstock.cli.top import top
 from penstock.cli.trace import trace
-from penstock.cli.upkeep import seal, sync
-from penstock.cli.worker import worker, workers
+from penstock.cli.upkeep import profile, seal, sync
+from penstock.cli.why import account, keys, why
+from penstock.cli.worker import app as workers
+from penstock.cli.worker import worker
 
 app = typer.Typer(
     name="penstock",
@@ -65,20 +73,26 @@ def _add(panel: str, *commands: Callable[..., None]) -> None:
 
 _add("Broker", serve)
 app.add_typer(tls.app, name="tls", rich_help_panel="Broker")
-_add("Messages", push, lease, tail, peek)
+_add("Messages", push, lease, tail, peek, latest)
 _add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why, trace)
+command(queues.app)(keys)
+command(queues.app)(account)
 app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
 app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
-_add("Queues and groups", groups.seek, queues.compact, pause, resume, pauses)
+_add("Queues and groups", groups.seek, queues.compact, replay, pause, resume, pauses)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
-_add("Tasks", enqueue, worker, workers)
+_add("Tasks", enqueue, worker)
+app.add_typer(workers, name="workers", rich_help_panel="Tasks")
 app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")
+app.add_typer(workflows.app, name="workflows", rich_help_panel="Tasks")
 app.add_typer(schedules.app, name="schedules", rich_help_panel="Tasks")
 app.add_typer(operations.app, name="operations", rich_help_panel="Tasks")
-_add("Watching and measuring", top, stats, metrics, history, bench)
+_add("Watching and measuring", health, top, stats, metrics, history, bench, cluster)
+app.add_typer(connections.app, name="connections", rich_help_panel="Watching and measuring")
 _add("History, through Spark", sql)
+command(pipeline.app)(runs)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
-_add("Storage", seal, sync, doctor, verify)
+_add("Storage", seal, sync, profile, doctor, verify)
 app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
 _add("Storage", backup.restore)
 app.add_typer(store.app, name="store", rich_help_panel="Storage")
@@ -96,8 +110,21 @@ app.add_typer(target.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)
 
 
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        output.write(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def _show_help(context: typer.Context) -> None:
+def _show_help(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    _url: Url = None,
+    _context: ContextOption = None,
+) -> None:
     if context.invoked_subcommand is None:
         output.write(context.get_help())
 
@@ -113,7 +140,8 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code. Errors are shown here, and nowhere else."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = broker_last(sys.argv[1:] if arguments is None else arguments)
+    _show_retries()
     try:
         code = app(words, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
@@ -137,6 +165,42 @@ def _unread() -> int:
     """Whoever read our output has seen enough; Python would complain about it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OK
+
+
+BROKER_FLAGS: Final = ("-u", "--url", "-c", "--context")
+
+
+def broker_last(words: Sequence[str]) -> list[str]:
+    """The words of a command line with `--url` and `--context` after the command, wherever they were before it."""
+    known: Any = get_command(app)
+    path: list[str] = []
+    flags: list[str] = []
+    rest = list(words)
+    while rest:
+        if rest[0] in BROKER_FLAGS and len(rest) > 1:
+            flags += [rest.pop(0), rest.pop(0)]
+        elif rest[0].startswith(("--url=", "--context=")):
+            flags.append(rest.pop(0))
+        elif rest[0] in getattr(known, "commands", {}):
+            known = known.commands[rest[0]]
+            path.append(rest.pop(0))
+        else:
+            break
+    return [*path, *flags, *rest]
+
+
+def _show_retries() -> None:
+    """A client that finds no broker says so at once, and how long it goes on trying."""
+    client = logging.getLogger("penstock.client")
+    if not any(isinstance(handler, RetryNotes) for handler in client.handlers):
+        client.addHandler(RetryNotes(logging.WARNING))
+
+
+class RetryNotes(logging.Handler):
+    """Writes what a client reports, for people, to the present standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output.write_note(record.getMessage())
 
 
 def command_of(words: Sequence[str]) -> str:

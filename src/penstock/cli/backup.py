@@ -16,7 +16,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from penstock.cli import human, output
-from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
+from penstock.cli.exits import SERVER_ERROR, CommandError
 from penstock.cli.options import AsJson, command
 from penstock.cli.target import Broker
 from penstock.clock import SystemClock
@@ -129,7 +129,7 @@ def list_(place: Place, as_json: AsJson = False) -> None:
             rows.append((moment.id, moment.incarnation[:8], human.size(moment.bytes), human.size(new), moment.sequence))
         output.write(output.table(("moment", "incarnation", "size", "new", "sequence"), rows, text_columns=4))
     else:
-        raise nothing_there(f"no moments in {place}", "'penstock backup' takes one")
+        output.write_nothing(f"no moments in {place}", "'penstock backup' takes one")
 
 
 @command(app)

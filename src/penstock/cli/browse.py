@@ -1,4 +1,4 @@
-"""`penstock peek`, `delayed`, `cancel`, `why` and `tail`: messages, looked at without a lease.
+"""`penstock peek`, `delayed`, `cancel` and `tail`: messages, looked at without a lease.
 
 `tail` leases nothing and makes no group: each partition is read by offset, so any number may watch, with the right to
 read and no more. One request asks where every partition ends, and only those that grew are read.
@@ -36,12 +36,28 @@ def peek(
     payload_only: PayloadOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """The next messages of the default group, without effect, whether due or not."""
+    """Show the next messages of the default group without leasing them, due or not."""
     with broker.opened() as ps:
         messages = ps.queue(queue).peek(limit)
     if not messages:
-        raise nothing_there(f"nothing is before the default group of {queue!r}")
+        output.write_nothing(f"no messages are left for the default group of {queue!r}")
+        return
     write_messages(messages, payload_only=payload_only, as_json=as_json)
+
+
+def latest(
+    broker: Broker,
+    queue: QueueName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the message.")],
+    payload_only: PayloadOnly = False,
+    as_json: AsJson = False,
+) -> None:
+    """The newest message of a key, in a queue with --compaction latest."""
+    with broker.opened() as ps:
+        message = ps.queue(queue).latest(key)
+    if message is None:
+        raise nothing_there(f"queue {queue!r} has no message with the key {key!r}", "a tombstone may have deleted it")
+    write_messages([message], payload_only=payload_only, as_json=as_json)
 
 
 def delayed(
@@ -51,14 +67,15 @@ def delayed(
     retries: Annotated[bool, typer.Option("--retries", help="Messages that wait for their next attempt too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Messages that are not due yet, soonest first."""
+    """List messages that are not due yet, soonest first."""
     with broker.opened() as ps:
         messages = ps.queue(queue).delayed(limit, include="retries" if retries else "")
-    if not messages:
-        raise nothing_there(f"nothing is delayed in {queue!r}")
     if as_json:
         for message in messages:
             output.write_json_line(shapes.message(message))
+        return
+    if not messages:
+        output.write_nothing(f"nothing is delayed in {queue!r}")
         return
     if retries:
         output.write(output.table(RETRY_HEADINGS, [_retry_row(message) for message in messages], text_columns=6))
@@ -85,7 +102,7 @@ def cancel(
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="queue/partition/offset.")],
     as_json: AsJson = False,
 ) -> None:
-    """Take messages back before anyone has them."""
+    """Cancel messages that nobody has leased yet."""
     chosen = [MessageId.parse(text) for text in ids]
     with broker.opened() as ps:
         for id in chosen:
@@ -94,18 +111,6 @@ def cancel(
                 output.write_json_line({"id": str(id), "status": "cancelled"})
             else:
                 output.done(f"{id} cancelled", None, as_json=False)
-
-
-def why(broker: Broker, id: MessageIdText, as_json: AsJson = False) -> None:
-    """Why is this message not delivered? One answer for each group."""
-    chosen = MessageId.parse(id)
-    with broker.opened() as ps:
-        reasons = ps.queue(chosen.queue).why(chosen)
-    if as_json:
-        output.write_json([reason._asdict() for reason in reasons])
-    else:
-        rows = [(reason.group, reason.code, reason.text, _error(reason.error)) for reason in reasons]
-        output.write(output.table(("group", "code", "why", "last error"), rows, text_columns=4))
 
 
 def _error(text: str) -> str:
@@ -169,7 +174,7 @@ def tail(
     With several partitions, messages are in order within each of them. Ctrl-C ends it.
     """
     if every < 0.01:
-        raise CommandError(f"--every: {every:g} seconds is too often", hint="10ms is the least")
+        raise CommandError(f"--every: {human.duration(every)} is too often", hint="10ms is the least")
     if follow and broker.is_directory:
         # While this process has the directory, nobody else can push.
         follow = False

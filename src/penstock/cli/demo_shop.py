@@ -1,7 +1,8 @@
 """`penstock demo --dashboard`: a broker with a small shop in it, so that every page of the dashboard is alive.
 
-Orders arrive all the time; payments without a currency fail and become dead letters; one group lags behind; one queue
-is paused; mails fail now and then; a report is a workflow. The broker and the worker are processes of their own.
+Orders arrive all the time, each with a trace of its own. Payments without a currency and cards of one bank fail and
+become dead letters; one carrier is slow, so its key waits; the group `analytics` lags behind; nobody reads `crm.sync`;
+one queue is paused; mails bounce now and then; a report is a workflow. Broker and worker are processes of their own.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import penstock
+from penstock import operations as ops
 from penstock.cli import output
 from penstock.cli.dashboard import new_link
 from penstock.cli.target import CLIENT
@@ -26,7 +29,12 @@ app = penstock.App("penstock://127.0.0.1:7710")  # `run` moves it to the real ad
 
 ORDERS: Final = "shop.orders"
 PAYMENTS: Final = "shop.payments"
+SHIPMENTS: Final = "shop.shipments"
 COUNTRIES: Final = ("de", "fr", "it", "nl", "pl", "se")
+BANKS: Final = ("Rhinebank", "Harbour Credit", "Northbank")
+CARRIERS: Final = ("swift", "swift", "swift", "parcel-one", "parcel-one", "snail")
+SLOW_CARRIER: Final = "snail"
+CUSTOMERS: Final = ("ann", "bo", "chen", "dana", "emre", "bounce-7")
 
 
 @app.task(queue="mail", max_attempts=3, timeout=10)
@@ -41,22 +49,31 @@ def send_mail(to: str, template: str) -> str:
 @app.task(queue="reports")
 def extract(country: str) -> int:
     """The first step of the report."""
-    time.sleep(random.uniform(0.2, 1.2))
+    time.sleep(random.uniform(0.2, 0.9))
     return random.randrange(1_000, 9_000)
 
 
-@app.task(queue="reports")
-def convert(country: str) -> float:
-    """The second step, for one country."""
-    time.sleep(random.uniform(0.1, 0.6))
-    return random.random()
+@app.task(queue="reports", max_attempts=1)
+def convert(rows: int, country: str) -> float:
+    """The second step, for one country; now and then a rate is missing."""
+    time.sleep(random.uniform(0.1, 1.4))
+    if country == "pl" and random.random() < 0.25:
+        raise LookupError(f"no exchange rate for PLN among {rows} rows")
+    return rows * random.random()
 
 
 @app.task(queue="reports")
-def publish() -> str:
-    """The last step: waits for every country."""
+def merge(parts: list[float]) -> float:
+    """Waits for every country."""
+    time.sleep(0.3)
+    return sum(parts)
+
+
+@app.task(queue="reports")
+def publish(total: float) -> str:
+    """The last step."""
     time.sleep(0.2)
-    return "published"
+    return f"published {total:.2f}"
 
 
 @app.task(queue="reports", cron="*/2 * * * *")
@@ -65,26 +82,54 @@ def refresh_prices() -> None:
     time.sleep(0.3)
 
 
+@app.task(queue="reports")
+def close_books(region: str = "eu") -> None:
+    """For the schedules."""
+    time.sleep(0.5)
+
+
+def _report() -> None:
+    """One workflow: two steps for each country, then what needs them all."""
+    report = penstock.graph()
+    for country in COUNTRIES:
+        report.add(f"extract {country}", extract.s(country))
+        report.add(f"convert {country}", convert.s(country=country), after=f"extract {country}")
+    report.add("merge", merge.s(), after=[f"convert {country}" for country in COUNTRIES])
+    report.add("publish", publish.s(), after="merge")
+    report.enqueue()
+
+
 class Shop:
     """Producers and consumers, each in a thread with a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._stopping = threading.Event()
-        works = (self._order, self._pay, self._ship, self._enqueue)
-        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in works]
+        works: dict[str, Callable[[penstock.Penstock], None]] = {
+            "storefront": self._order,
+            "checkout": self._pay,
+            "bank": self._charge,
+            **{f"warehouse-{number}": self._ship for number in range(1, 5)},
+            "analytics": self._analyse,
+            "office": self._enqueue,
+        }
+        self._threads = [threading.Thread(target=self._run, args=item, name=item[0]) for item in works.items()]
 
     def start(self) -> None:
         """Make the queues and begin."""
         with penstock.connect(self._url) as ps:
             ps.create_queue(ORDERS, partitions=4, exist_ok=True)
             ps.create_queue(PAYMENTS, ordering="key", max_attempts=3, backoff_base_seconds=0.5, exist_ok=True)
+            ps.create_queue(SHIPMENTS, key_max_in_flight=2, exist_ok=True)
             ps.create_queue("shop.returns", exist_ok=True)
             with contextlib.suppress(penstock.PenstockError):
                 ps.queue(ORDERS).create_group("analytics", start="earliest")
             ps.queue("warehouse.import").push_many([{"sku": number} for number in range(40)])
             ps.queue("warehouse.import").pause()
             ps.queue("newsletter").push({"issue": 12}, delay=3600)
+            _tell_of_a_pipeline(ps)
+        app.schedule("close-books", "0 3 * * *", close_books.s("eu"), timezone="Europe/Berlin")
+        app.schedule("weekly-digest", "30 9 * * 1", close_books.s("us"), timezone="America/New_York")
         for thread in self._threads:
             thread.start()
 
@@ -94,46 +139,95 @@ class Shop:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, work: Any) -> None:
-        with penstock.connect(self._url) as ps:
+    def _run(self, name: str, work: Callable[[penstock.Penstock], None]) -> None:
+        with penstock.connect(self._url, client=name) as ps:
             while not self._stopping.is_set():
                 with contextlib.suppress(penstock.PenstockError):  # a broker that is being restarted, say
                     work(ps)
 
     def _order(self, ps: penstock.Penstock) -> None:
-        orders = [_new_order() for _ in range(random.randrange(1, 30))]
-        ps.queue(ORDERS).push_many(orders)
-        self._stopping.wait(random.uniform(0.1, 0.5))
+        """More of them in some minutes than in others."""
+        busy = 1 + (int(time.time()) // 40) % 3
+        for _ in range(random.randrange(2, 5 * busy)):
+            ps.queue(ORDERS).push(_new_order(), trace=_new_trace())
+        self._stopping.wait(random.uniform(0.2, 0.5))
 
     def _enqueue(self, ps: penstock.Penstock) -> None:
-        name = random.choice(("ann", "bo", "chen", "dana", "bounce-7"))
-        send_mail.enqueue(f"{name}@example.com", template="receipt")
-        if random.random() < 0.03:
-            steps = [convert.options(depends_on=[extract.enqueue(country)]).enqueue(country) for country in COUNTRIES]
-            publish.options(depends_on=steps).enqueue()
-        self._stopping.wait(random.uniform(0.1, 0.6))
+        send_mail.enqueue(f"{random.choice(CUSTOMERS)}@example.com", template="receipt")
+        if random.random() < 0.06:
+            _report()
+        if random.random() < 0.2:
+            ps.queue("crm.sync").push({"customer": random.choice(CUSTOMERS)})
+        self._stopping.wait(random.uniform(0.3, 1.0))
 
     def _pay(self, ps: penstock.Penstock) -> None:
         for delivery in ps.queue(ORDERS).lease(max=50, wait=1, consumer="checkout"):
             order = delivery.json()
-            ps.queue(PAYMENTS).push({**order, "paid": False}, key=order["customer"])
+            ps.queue(PAYMENTS).push({**order, "paid": False}, key=order["customer"], trace=delivery.trace)
+            if random.random() < 0.1:
+                to = f"{random.choice(CUSTOMERS)}@example.com"
+                send_mail.options(trace=delivery.trace).enqueue(to, template="order")
             delivery.ack()
 
-    def _ship(self, ps: penstock.Penstock) -> None:
+    def _charge(self, ps: penstock.Penstock) -> None:
         for delivery in ps.queue(PAYMENTS).lease(max=20, wait=1, consumer="bank"):
             order = delivery.json()
             if order["currency"] is None:
                 delivery.nack(error=f"TypeError: unsupported currency None in order {order['order']}")
+            elif order["bank"] == "Northbank" and order["order"] % 5 == 0:
+                delivery.nack(error=f"BankError: 402 the card {order['order']:06d} of Northbank has expired")
             else:
+                carrier = random.choice(CARRIERS)
+                shipment = {"order": order["order"], "carrier": carrier, "items": order["items"]}
+                ps.queue(SHIPMENTS).push(shipment, key=carrier, trace=delivery.trace)
                 delivery.ack()
-            self._stopping.wait(0.01)
+
+    def _ship(self, ps: penstock.Penstock) -> None:
+        """Ships at once, but waits for the slow carrier: at most two at a time do, which is the limit of a key."""
+        name = threading.current_thread().name
+        for delivery in ps.queue(SHIPMENTS).lease(max=1, wait=1, consumer=name):
+            if delivery.key == SLOW_CARRIER:
+                self._stopping.wait(1.5)
+            delivery.ack()
+
+    def _analyse(self, ps: penstock.Penstock) -> None:
+        """Slower than orders arrive."""
+        for delivery in ps.queue(ORDERS).lease(max=6, wait=1, group="analytics", consumer="analytics"):
+            delivery.ack()
+        self._stopping.wait(0.6)
+
+
+def _tell_of_a_pipeline(ps: penstock.Penstock) -> None:
+    """A run as `penstock pipeline run` reports it; the real ones need Spark."""
+    report = "<h1>Orders by country</h1><p>The shop has just opened: no orders yet.</p>"
+    now = datetime.now(UTC)
+    run = f"{now:%Y%m%dT%H%M%S}-demo"
+    summary = "orders by country, an example"
+    ps.session.execute(
+        ops.PutPipelineRun(
+            "rollup",
+            run,
+            "done",
+            started_at=now,
+            ended_at=now,
+            rows=0,
+            queues_read=(ORDERS,),
+            summary=summary,
+            report=report,
+        )
+    )
+
+
+def _new_trace() -> str:
+    return f"00-{random.getrandbits(128):032x}-{random.getrandbits(64):016x}-01"
 
 
 def _new_order() -> dict[str, Any]:
     number = random.randrange(100_000)
     currency = None if number % 40 == 0 else random.choice(("EUR", "EUR", "SEK", "PLN"))
     items = [{"sku": random.randrange(500), "count": random.randrange(1, 4)} for _ in range(random.randrange(1, 4))]
-    return {"order": number, "customer": f"c-{number % 97}", "currency": currency, "items": items}
+    about = {"currency": currency, "bank": random.choice(BANKS), "country": random.choice(COUNTRIES)}
+    return {"order": number, "customer": f"c-{number % 97}", **about, "items": items}
 
 
 @contextlib.contextmanager
@@ -154,7 +248,8 @@ def _child(*words: str, log: Path) -> Iterator[subprocess.Popen[str]]:
 def run(where: Path, seconds: float | None) -> None:
     """Start the broker, the worker and the shop; go on until Ctrl-C, or for `seconds`."""
     ports = ("--tcp-port", "0", "--http-port", "0", "--grpc-port", "off")
-    serve = ("serve", "--json", "--data", str(where / "data"), *ports)
+    label = ("--dashboard-environment", "demo", "--dashboard-color", "blue")
+    serve = ("serve", "--json", "--data", str(where / "data"), *ports, *label)
     with _child(*serve, log=where / "broker.log") as broker:
         assert broker.stdout is not None
         line = broker.stdout.readline()

@@ -7,16 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import msgspec
 import typer
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
+from penstock.cli.bulk import BulkFlags, run_bulk
 from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson, Flags, Limit, QueueName, Since, Until, Yes, command
 from penstock.cli.target import Broker
 from penstock.model import DLQ_SUFFIX, Message, MessageId
-from penstock.units import plural
+from penstock.model_letters import SignatureView
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -28,6 +29,10 @@ FILTER = "Which ones: all that is given must match"
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock dlq list' prints it.")]
 
 
+ALL = 2**62
+Ids = Annotated[list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)]
+
+
 @dataclass(frozen=True)
 class FilterFlags(Flags):
     """Which dead letters a command is about."""
@@ -37,6 +42,7 @@ class FilterFlags(Flags):
     reason: Annotated[str | None, typer.Option(help="Why: dead (its attempts ran out), rejected, …")] = None
     error: Annotated[str | None, typer.Option(help="The error has this text.")] = None
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None
+    signature: Annotated[str | None, typer.Option(metavar="ID", help="As 'penstock dlq signatures' prints it.")] = None
     since: Since = None
     until: Until = None
 
@@ -51,11 +57,12 @@ def list_(filters: FilterFlags, broker: Broker, queue: QueueName, limit: Limit =
     """Dead letters, oldest first."""
     with broker.opened() as ps:
         letters = ps.queue(queue).dlq.list(**filters.fields(), limit=limit)
-    if not letters:
-        raise nothing_there(f"no dead letters in {queue!r}{_if_filtered(filters)}")
     if as_json:
         for letter in letters:
             output.write_json_line(shapes.letter(letter))
+        return
+    if not letters:
+        output.write_nothing(f"no dead letters in {queue!r}{_if_filtered(filters)}")
         return
     rows = [_row(letter) for letter in letters]
     output.write(output.table(("id", "age", "tries", "reason", "error"), rows, text_columns=4, has_excerpt=True))
@@ -77,32 +84,64 @@ def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
 
 
 @command(app)
+def signatures(
+    broker: Broker,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="All queues without it.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Dead letters by the signature of their errors, with what they share that healthy messages do not."""
+    from penstock import operations as ops
+
+    operation = ops.AllSignatures(limit) if queue is None else ops.LetterSignatures(queue, limit)
+    with broker.opened() as ps:
+        report = ps.session.execute(operation)
+    if as_json:
+        output.write_json(msgspec.to_builtins(report))
+        return
+    if not report.signatures:
+        raise nothing_there("no dead letters" if queue is None else f"no dead letters in {queue!r}")
+    rows = [
+        (found.signature, found.queue, human.age(found.last_seen_at), found.count, _shared(found), found.text)
+        for found in report.signatures
+    ]
+    headings = ("id", "queue", "last", "letters", "share", "signature")
+    output.write(output.table(headings, rows, text_columns=3, has_excerpt=True))
+    for sampled in report.queues:
+        if sampled.is_sampled:
+            output.write(f"[dim]{escape(sampled.queue)}: the newest {sampled.looked_at:,} of {sampled.letters:,}[/]")
+
+
+def _shared(found: SignatureView) -> str:
+    if not found.shares:
+        return human.EMPTY
+    share = found.shares[0]
+    return f"{share.field} = {share.value} ({share.failed_percent:.0f} % / {share.healthy_percent:.0f} %)"
+
+
+@command(app)
 def redrive(
     broker: Broker,
     queue: QueueName,
     filters: FilterFlags,
-    id: Annotated[
-        list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)
-    ] = None,
+    bulk: BulkFlags,
+    id: Ids = None,
     limit: Limit = 1_000_000,
-    rate: Annotated[float | None, typer.Option(help="At most this many a second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    edit: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Push changed messages in their place: {"currency": "EUR", "old": null}.'),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to the group where they died, with their attempts counted from zero."""
-    ids = None if id is None else [letter_id(text) for text in id]
+    from penstock import operations as ops
+    from penstock.client.values import split
+
+    filter, name, options = split({**filters.fields(), "ids": _ids(id), **bulk.options()}, limit)
+    patch = b"" if edit is None else edit.encode()
     with broker.opened() as ps:
-        dlq = ps.queue(queue).dlq
-        if dry_run:
-            letters = dlq.list(**filters.fields(), limit=min(limit, 100_000))
-            count = sum(ids is None or letter.id in ids for letter in letters)
-        else:
-            count = dlq.redrive(ids=ids, **filters.fields(), limit=limit, rate=rate)
-    if not count:
-        raise nothing_there(f"no dead letters in {queue!r}{_if_filtered(filters, id)}")
-    verb = "would go" if dry_run else "went"
-    value = {"queue": queue, "redriven": 0 if dry_run else count, "matching": count, "dry_run": dry_run}
-    output.done(f"{plural(count, 'dead letter')} {verb} back to {queue}", value, as_json=as_json)
+        operation = ops.RedriveLetters(queue, filter, patch, name, options)
+        run_bulk(ps, operation, f"no dead letters in {queue!r}{_if_filtered(filters, id)}", as_json=as_json)
 
 
 @command(app)
@@ -152,22 +191,38 @@ def _new_payload(before: bytes, text: str | None, file: Path | None) -> bytes:
             return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         except OSError as error:
             raise CommandError(f"--file: {file} cannot be read: {error.strerror}", hint="check the path") from None
-    changed = click.edit(before.decode(errors="surrogateescape"), extension=".txt")
-    if changed is None:
+    content = output.edit(before)
+    if content is None:
         raise CommandError("nothing was changed", hint="save the file in the editor to push it")
-    content = changed.encode(errors="surrogateescape")
     return content if before.endswith(b"\n") else content.removesuffix(b"\n")  # which editors add
 
 
 @command(app)
-def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Throw all dead letters of a queue away."""
+def purge(
+    broker: Broker,
+    queue: QueueName,
+    filters: FilterFlags,
+    bulk: BulkFlags,
+    id: Ids = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Throw dead letters of a queue away, all or those that match."""
+    from penstock import operations as ops
+    from penstock.client.values import split
+
+    filter, name, options = split({**filters.fields(), "ids": _ids(id), **bulk.options()}, ALL)
+    nothing = f"no dead letters in {queue!r}{_if_filtered(filters, id)}"
     with broker.opened() as ps:
-        if not ps.queue(queue).dlq.list(limit=1):
-            raise nothing_there(f"no dead letters in {queue!r}")
-        output.confirm(f"Throw all dead letters of {queue} away?", yes=yes)
-        ps.queue(queue).dlq.purge()
-    output.done(f"{queue} has no dead letters any more", {"queue": queue, "status": "purged"}, as_json=as_json)
+        if not bulk.dry_run:
+            if not ps.queue(queue).dlq.list(limit=1):
+                raise nothing_there(nothing)
+            output.confirm(f"Throw dead letters of {queue}{_if_filtered(filters, id)} away?", yes=yes)
+        run_bulk(ps, ops.DiscardLetters(queue, filter, name, options), nothing, as_json=as_json)
+
+
+def _ids(texts: list[str] | None) -> list[MessageId] | None:
+    return None if texts is None else [letter_id(text) for text in texts]
 
 
 def letter_id(text: str) -> MessageId:

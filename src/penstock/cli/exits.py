@@ -18,7 +18,9 @@ from penstock.errors import (
     StateError,
     TaskNotFound,
     Unavailable,
+    reason,
 )
+from penstock.refusals import likeness
 
 OK: Final = 0
 USER_ERROR: Final = 1
@@ -29,12 +31,12 @@ INTERRUPTED: Final = 130
 
 # The library's hints name methods; here they name commands.
 HINTS: Final[dict[type[PenstockError], str]] = {
-    QueueNotFound: "'penstock queues' lists them; a push or 'penstock queues create' makes one",
+    QueueNotFound: "'penstock queues' lists them; a push or 'penstock queues create' creates one",
     QueueExists: "'penstock queues update' changes its options",
-    GroupNotFound: "'penstock groups list' lists them; 'penstock groups create', or --start, makes one",
+    GroupNotFound: "'penstock groups list' lists them; 'penstock groups create', or --start, creates one",
     GroupExists: "'penstock seek' moves it",
     TaskNotFound: "'penstock tasks list' lists them; final ones are kept for 7 days",
-    Unavailable: "check that the broker runs ('penstock serve') and the address is right (--url, PENSTOCK_URL)",
+    Unavailable: "check that the broker is running ('penstock serve') and that the address is right (--url)",
 }
 
 # Whoever names a queue where a command should be wants to see it.
@@ -69,30 +71,80 @@ def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
         return error.exit_code, error.code, error.message, error.hint
     if isinstance(error, FileNotFoundError):
         hint = "check the path; 'penstock push' and 'penstock serve' make a new directory"
-        return NOTHING_THERE, "nothing_there", str(error), hint
+        return NOTHING_THERE, "nothing_there", reason(error), hint
     if isinstance(error, PenstockError):
-        is_default = error.hint == error.hint_default
-        return (
-            exit_code(error),
-            error.code,
-            error.message,
-            HINTS.get(type(error), error.hint) if is_default else error.hint,
-        )
-    usage: Any = getattr(error, "format_message", None)
-    if usage is not None:
-        message = usage().rstrip(".")
-        return USER_ERROR, "usage", message, _meant(command, message) or f"try '{command} --help'"
+        return exit_code(error), error.code, error.message, _hint(error)
+    if isinstance(error, OSError):
+        return SERVER_ERROR, "storage", reason(error), "check the path and who may use it"
+    if hasattr(error, "format_message"):
+        return USER_ERROR, "usage", *usage(error, command)
     return SERVER_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"
 
 
-def _meant(command: str, message: str) -> str:
-    """What one may have meant by words that are no command line."""
-    name = re.fullmatch(r"No such command '(.+)'", message)
-    if name and command in MEANT:
-        return f"did you mean '{command} {MEANT[command]} {name[1]}'? '{command} --help' lists the commands"
-    if re.match(r"No such option: -\d", message):
-        return f"what begins with a dash and is no option comes after '--', as in '{command} … -- -1h'"
-    return ""
+def _hint(error: PenstockError) -> str:
+    """The hint of an error, with commands in place of methods; a name that is close is kept."""
+    default = error.hint_default
+    if not default or not error.hint.endswith(default):
+        return error.hint
+    return f"{error.hint.removesuffix(default)}{HINTS.get(type(error), default)}"
+
+
+# mistakes in a command line
+
+
+def usage(error: Any, command: str) -> tuple[str, str]:
+    """The message and the hint for words that are not a command line."""
+    context, see = getattr(error, "ctx", None), f"see '{command} --help'"
+    name = getattr(error, "option_name", None)
+    if name is not None and "requires" not in error.format_message():
+        return f"there is no option {name}", _option_hint(name, context, command)
+    match = re.match(r"No such command '(.+?)'", error.format_message())
+    if match:
+        return f"there is no command {match[1]!r}", _command_hint(match[1], context, command)
+    flag = _parameter(error)
+    if type(error).__name__ == "MissingParameter":
+        return f"{flag} is missing", f"usage: {_usage_line(context) or command}; {see}"
+    if flag:
+        return f"{flag}: {_plain(error.message)}", see
+    return _plain(error.format_message()), see
+
+
+def _option_hint(name: str, context: Any, command: str) -> str:
+    if re.match(r"-\d", name):
+        return f"an argument that begins with a dash comes after '--', as in '{command} … -- -1h'"
+    parameters = getattr(getattr(context, "command", None), "params", ())
+    options = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("-")]
+    return likeness(name, options) or f"see '{command} --help'"
+
+
+def _command_hint(name: str, context: Any, command: str) -> str:
+    names = list(getattr(getattr(context, "command", None), "commands", ()))
+    close = likeness(name, names)
+    if close:
+        return close
+    if command in MEANT:
+        return f"did you mean '{command} {MEANT[command]} {name}'? '{command} --help' lists the commands"
+    return f"'{command} --help' lists the commands"
+
+
+def _parameter(error: Any) -> str:
+    """The flag, or the word in the help, that an error is about."""
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        return ""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return flags[0] if flags else str(parameter.metavar or parameter.name).strip("[].…")
+
+
+def _usage_line(context: Any) -> str:
+    return "" if context is None else " ".join(context.get_usage().removeprefix("Usage:").split())
+
+
+def _plain(text: str) -> str:
+    """What the parser says of a value, as a sentence like those of Penstock."""
+    text = text.rstrip(".").partition(", unable to")[0].replace("Input should be", "it must be")
+    text = text.removeprefix("Value error, ")
+    return re.sub(r"^([A-Z])(?=[a-z])", lambda letter: letter[1].lower(), text)
 
 
 def exit_code(error: PenstockError) -> int:

@@ -113,7 +113,7 @@ def seek(
     partition: Partition = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group; what it had leased is lost to its holders.
+    """Move a group to another position; its leases end.
 
     A time before now needs `--` before it: `penstock seek orders billing -- -1h`
     """

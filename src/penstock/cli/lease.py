@@ -6,7 +6,7 @@ Nothing is settled before it is printed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 AFTER = "Then"
 
 
+Order = Annotated[
+    Literal["fair", "listed"],
+    typer.Option(help="With several queues: take turns, or drain the first of the list first."),
+]
+
+
 def lease(
     broker: Broker,
     queues: QueueNames,
@@ -47,9 +53,7 @@ def lease(
         seconds_option("--lease-seconds", about="How long the lease lasts; as the queue says if not given."),
     ] = None,
     consumer: Annotated[str | None, typer.Option(help="A name for who leases.")] = None,
-    order: Annotated[
-        str, typer.Option(help="Of several queues: 'fair' in turn, 'listed' the first of the list first.")
-    ] = "fair",
+    order: Order = "fair",
     partition: Annotated[
         list[str] | None, typer.Option("--partition", "-p", help="Only from this partition; may repeat.")
     ] = None,
@@ -69,7 +73,7 @@ def lease(
     error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Lease messages and print them, then acknowledge, fail, give back or hold them.
+    """Lease messages and print them; then ack, nack, reject, release or hold them.
 
     Held messages come back when their lease ends; 'penstock ack', 'nack', 'reject', 'release' and 'extend' take the
     receipts that are printed.
@@ -147,7 +151,7 @@ Settle = Callable[["Session", Receipt], str]  # returns the status of the delive
 
 
 def ack(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None:
-    """Done: they will not be delivered to this group again."""
+    """Acknowledge messages: they are not delivered to this group again."""
     _each(broker, receipts, settling(Outcome.ACKED), as_json=as_json)
 
 
@@ -160,7 +164,7 @@ def nack(
     error: Annotated[str, typer.Option(help="What went wrong.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Failed: retry after the queue's backoff; a dead letter after the last attempt."""
+    """Report failure: retry after the queue's backoff, or dead-letter after the last attempt."""
     _each(broker, receipts, settling(Outcome.RETRIED, delay, error), as_json=as_json)
 
 
@@ -170,12 +174,12 @@ def reject(
     reason: Annotated[str, typer.Option(help="Why it is hopeless.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Hopeless: a dead letter at once."""
+    """Give up on messages: they become dead letters at once."""
     _each(broker, receipts, settling(Outcome.REJECTED, error=reason), as_json=as_json)
 
 
 def release(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None:
-    """Give them back; the attempt does not count."""
+    """Return messages to the queue; the attempt does not count."""
     _each(broker, receipts, settling(Outcome.RELEASED), as_json=as_json)
 
 
@@ -185,7 +189,7 @@ def extend(
     seconds: Annotated[float, seconds_option("--for", about="From now.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Hold the leases behind these receipts for longer."""
+    """Extend the leases behind these receipts."""
     from penstock import validation
 
     def prolong(session: Session, receipt: Receipt) -> str:

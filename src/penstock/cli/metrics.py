@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from penstock.cli import human, output
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Since, Until, complete_queue, seconds_option
 from penstock.cli.target import Broker
+from penstock.errors import NotAuthorised
 from penstock.model_metrics import COUNTERS, GAUGES, SERIES_DEFAULT, HistorySeries, Latency, MetricsReport
+from penstock.units import plural
+
+if TYPE_CHECKING:
+    from penstock import Penstock
 
 QueueArgument = Annotated[
     str | None, typer.Argument(metavar="[QUEUE]", help="One queue; all if not given.", autocompletion=complete_queue)
@@ -21,13 +25,40 @@ SPARKLINE_WIDTH: Final = 40
 
 
 def metrics(broker: Broker, queue: QueueArgument = None, as_json: AsJson = False) -> None:
-    """Counters since the broker started, latencies and health."""
+    """Show counters since the broker started, latencies and health."""
     with broker.opened() as ps:
         found = ps.metrics(queue)
     if as_json:
         output.write_json(msgspec.to_builtins(found))
         return
     _write_report(found)
+
+
+def health(broker: Broker, as_json: AsJson = False) -> None:
+    """Check that the broker answers and works; the exit code is 2 when it does not.
+
+    Made for health checks: any key will do, and a broker with problems prints them.
+    """
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        info, problems = ps.session.execute(ops.Info()), _problems(ps)
+    status = "degraded" if problems else "ok"
+    if as_json:
+        output.write_json({"status": status, "problems": problems, **msgspec.to_builtins(info)})
+        return
+    queues = plural(info.queues, "queue")
+    output.write_plain(f"{status}: Penstock {info.version}, {queues}, durability {info.durability}")
+    for problem in problems:
+        output.write_plain(f"  {problem}")
+
+
+def _problems(ps: Penstock) -> list[str]:
+    """What somebody should look at; none when this caller may not ask for it."""
+    try:
+        return list(ps.metrics().health.problems)
+    except NotAuthorised:
+        return []
 
 
 def _write_report(found: MetricsReport) -> None:
@@ -69,7 +100,7 @@ def history(
     if as_json:
         output.write_json(msgspec.to_builtins(found))
     elif all(value is None for values in found.series.values() for value in values):
-        raise nothing_there("nothing was recorded then", "a broker records with history = true; try --since -1d")
+        output.write_nothing("nothing was recorded then", "a broker records with history = true; try --since -1d")
     else:
         _write_series(found)
 

@@ -21,7 +21,8 @@ import typer
 from penstock import units
 from penstock.cli import human
 from penstock.cli.exits import CommandError
-from penstock.model import BACKOFFS, QueueOptions
+from penstock.errors import InvalidField
+from penstock.model import BACKOFFS, QueueOptions, check_priority
 from penstock.units import seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS: Final = 1.0
+Parsed = TypeVar("Parsed")
 Function = TypeVar("Function", bound=Callable[..., None])
 
 Shell = Annotated[
@@ -195,15 +197,31 @@ PayloadOnly = Annotated[
 ]
 
 
+def of_flag(name: str, parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """A parser whose refusals name the flag that has the value."""
+
+    def parsed(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except InvalidField as error:
+            raise InvalidField(f"{name}: {error.message}", hint=error.hint) from None
+
+    return parsed
+
+
 def seconds_option(*names: str, about: str) -> typer.models.OptionInfo:
     """A duration."""
-    option: typer.models.OptionInfo = typer.Option(*names, parser=units.seconds, metavar="DURATION", help=about)
+    option: typer.models.OptionInfo = typer.Option(
+        *names, parser=of_flag(names[0], units.seconds), metavar="DURATION", help=about
+    )
     return option
 
 
 def instant_option(*names: str, about: str) -> typer.models.OptionInfo:
     """An instant."""
-    option: typer.models.OptionInfo = typer.Option(*names, parser=human.instant, metavar="TIME", help=about)
+    option: typer.models.OptionInfo = typer.Option(
+        *names, parser=of_flag(names[0], human.instant), metavar="TIME", help=about
+    )
     return option
 
 
@@ -222,9 +240,16 @@ def pairs(texts: Iterable[str], flag: str, example: str) -> dict[str, str]:
     return values
 
 
-def priority(text: str) -> int | str:
-    """A priority by number or by name."""
-    return int(text) if text.isdigit() else text
+def priority(text: str) -> int:
+    """A priority by number or by name; `InvalidField` names the flag."""
+    return of_flag("--priority", _checked_priority)(text)
+
+
+def _checked_priority(text: str) -> int:
+    try:
+        return check_priority(int(text) if text.isdigit() else text)
+    except InvalidField as error:
+        raise InvalidField(error.message.removeprefix("priority: "), hint=error.hint) from None
 
 
 # a flag for every queue option
@@ -295,9 +320,9 @@ def _value(name: str, text: str) -> Any:
     if text.lower() == "none" and "none" not in _words(name):
         return None
     if name.endswith("_seconds"):
-        return seconds(text)
+        return of_flag(flag(name), seconds)(text)
     if name.endswith("_bytes"):
-        return size_bytes(text)
+        return of_flag(flag(name), size_bytes)(text)
     if isinstance(DEFAULTS.get(name), bool):
         if text.lower() not in ("true", "false", "yes", "no"):
             raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="say true or false")

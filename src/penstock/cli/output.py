@@ -8,9 +8,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Literal, TextIO, TypeVar
 
 import msgspec
@@ -22,7 +26,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from penstock.cli import human
-from penstock.cli.exits import CommandError, exit_code, nothing_there
+from penstock.cli.exits import CommandError, exit_code
 from penstock.errors import PenstockError, printable
 
 T = TypeVar("T")
@@ -79,13 +83,13 @@ def write_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def write_bytes(payload: bytes) -> None:
+def write_bytes(payload: bytes, end: bytes = b"\n") -> None:
     """A payload as it is, and a newline; on a terminal, what can be shown of it."""
     if sys.stdout.isatty():
         write_plain(payload.decode(errors="backslashreplace"))
         return
     sys.stdout.flush()
-    sys.stdout.buffer.write(payload + b"\n")
+    sys.stdout.buffer.write(payload + end)
     sys.stdout.buffer.flush()
 
 
@@ -134,14 +138,14 @@ def write_list(
     text_columns: int | None = None,
     has_excerpt: bool = False,
 ) -> None:
-    """A table, or a list in JSON. An empty table is an error: `nothing` is its message and hint."""
+    """A table, or a list in JSON. Of an empty table `nothing` is shown: a message and a hint."""
     if as_json:
         write_json([shape(item) for item in items])
     elif items:
         columns = len(headings) if text_columns is None else text_columns
         write(table(headings, [row(item) for item in items], text_columns=columns, has_excerpt=has_excerpt))
     else:
-        raise nothing_there(*nothing)
+        write_nothing(*nothing)
 
 
 def has_terminal() -> bool:
@@ -167,6 +171,16 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
     errors.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
     if hint:
         errors.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
+
+
+def write_note(text: str) -> None:
+    """Something to know while a command goes on; on standard error, so that output stays what it is."""
+    SafeConsole(stderr=True, highlight=False).print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+
+
+def write_nothing(message: str, hint: str = "") -> None:
+    """What a list that is empty shows. It is not an error; and what reads standard output finds nothing there."""
+    write_note(f"{message}; {hint}" if hint else message)
 
 
 def table(
@@ -241,3 +255,19 @@ def progress(what: str, *, is_shown: bool, is_counted: bool = False) -> Iterator
     with Progress(*columns, console=errors, transient=True, disable=not (is_shown and errors.is_terminal)) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def edit(content: bytes) -> bytes | None:
+    """Open content in the editor of the user, `$VISUAL` or `$EDITOR`; None when it was not saved."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "payload.txt"
+        file.write_bytes(content)
+        os.utime(file, (1, 1))  # so that a save within this second is seen too
+        try:
+            status = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603
+        except (OSError, ValueError) as error:
+            raise CommandError(f"the editor {editor!r} cannot be started: {error}", hint="set EDITOR") from None
+        if status:
+            raise CommandError(f"the editor {editor!r} ended with exit code {status}", hint="nothing was changed")
+        return file.read_bytes() if file.stat().st_mtime != 1 else None

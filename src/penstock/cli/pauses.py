@@ -35,7 +35,7 @@ def resume(broker: Broker, what: What = "all", namespace: Namespace = None, as_j
 
 
 def pauses(broker: Broker, as_json: AsJson = False) -> None:
-    """What is paused: the broker, namespaces, queues and groups, since when and why."""
+    """List what is paused: the broker, namespaces, queues and groups, since when and why."""
     with broker.opened() as ps:
         found = ps.pauses()
     if as_json:
@@ -55,4 +55,4 @@ def pauses(broker: Broker, as_json: AsJson = False) -> None:
         headings = ("scope", "name", "group", "what", "since", "reason")
         output.write(output.table(headings, rows, text_columns=6, has_excerpt=True))
     else:
-        output.write("nothing is paused")
+        output.write_nothing("nothing is paused")

@@ -20,8 +20,8 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from penstock.cli import human, output, spark_session
-from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Since, Until, command
+from penstock.cli.pipeline_runs import reported
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf
 from penstock.cli.target import Broker
 from penstock.units import plural
@@ -346,7 +346,9 @@ def run(
     ):
         bar.step("reading")
         made.spark, made.progress = spark, bar
-        report = execute(named(ctx), made)
+        with reported(broker, named(ctx).name, made) as done:
+            report = execute(named(ctx), made)
+            done(report)
     write_report(named(ctx), made, report, as_json=as_json)
 
 
@@ -365,5 +367,6 @@ def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> 
     runs_by_place = {place: runs for place in places if (runs := records(place))}
     if not runs_by_place:
         what = "no pipeline has" if name is None else f"{name} has not"
-        raise nothing_there(f"{what} run in {home}", "--out says where to look")
+        output.write_nothing(f"{what} run in {home}", "--out says where to look")
+        return
     write_runs(runs_by_place, as_json=as_json)

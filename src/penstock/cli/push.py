@@ -33,7 +33,8 @@ from penstock.cli.options import (
     seconds_option,
 )
 from penstock.cli.target import Broker
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, suggestion
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message
+from penstock.refusals import suggestion
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -60,23 +61,31 @@ FIELDS: Final = (
 
 def message_of(content: bytes, kind: Kind | None, options: dict[str, Any]) -> Message:
     """A message of this content, which must be what it is said to be."""
-    if kind == "json":
-        try:
-            msgspec.json.format(content)
-        except msgspec.DecodeError as error:
-            raise CommandError(f"--type json: the payload is no JSON: {error}", hint="quote it for the shell") from None
-    return Message(payload=content, content_type=content_type_of(content, kind), **options)
+    if kind == "json" and not is_json(content):
+        raise CommandError("--type json: the payload is not JSON", hint="quote it for the shell, or use --text")
+    content_type = content_type_of(content, kind)
+    payload = content.strip() if content_type is ContentType.JSON else content  # the end of a line is not part of it
+    return Message(payload=payload, content_type=content_type, **options)
 
 
 def content_type_of(content: bytes, kind: Kind | None) -> ContentType:
-    """As said, or as it looks."""
+    """As `--type` says, or else what it is: JSON, text or bytes."""
     if kind is not None:
         return {"text": ContentType.TEXT, "json": ContentType.JSON, "bytes": ContentType.BYTES}[kind]
     try:
         content.decode()
     except UnicodeDecodeError:
         return ContentType.BYTES
-    return ContentType.TEXT
+    return ContentType.JSON if is_json(content) else ContentType.TEXT
+
+
+def is_json(content: bytes) -> bool:
+    """Whether these bytes are a JSON value."""
+    try:
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def batches(source: BinaryIO, count_max: int) -> Iterator[Lines]:
@@ -221,8 +230,10 @@ def push(
         Path | None, typer.Option("--file", "-f", help="Take the payload, or the lines, from a file.")
     ] = None,
     kind: Annotated[
-        Kind | None, typer.Option("--type", help="What the payload is; text if it is UTF-8, bytes otherwise.")
+        Kind | None,
+        typer.Option("--type", help="The type of the payload. [default: JSON if it parses, or text]"),
     ] = None,
+    text: Annotated[bool, typer.Option("--text", help="It is text, even if it looks like JSON.")] = False,
     fields: MessageFlags,
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.", rich_help_panel=LINES)] = False,
     json_lines: Annotated[
@@ -240,14 +251,23 @@ def push(
 ) -> None:
     """Push a message, or one for each line; it is durable when the command returns.
 
-    The payload is the argument, the content of --file, or standard input. Options apply to every message; with
-    --json-lines each line says its own: `{"payload": …, "key": …, "priority": …, "delay_ms": …, "headers": {…}}`.
+    The payload is the argument, the content of --file, or standard input. It is stored as JSON if it is valid JSON.
+    Options apply to every message; with --json-lines each line has its own:
+    `{"payload": …, "key": …, "priority": …, "delay_ms": …, "headers": {…}}`.
     """
     options = fields.options()
+    if text and kind not in (None, "text"):
+        raise CommandError(f"--text and --type {kind} exclude each other", hint="use one of them")
+    kind = "text" if text else kind
     check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
     with broker.opened(create=True) as ps, _source(payload, file) as source:
         if not (lines or json_lines):
-            _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
+            content = source.read()
+            if not content and payload is None and kind is None:
+                where = "standard input" if file is None else str(file)
+                hint = "to push an empty payload, use --text, or '' as the payload"
+                raise CommandError(f"{where} is empty: there is no payload", hint=hint)
+            _push_one(ps, queue, message_of(content, kind, options), as_json=as_json)
             return
         chunks = batches(source, batch)
         bad: Bad | None = [] if on_error == "skip" else None

@@ -119,7 +119,7 @@ def list_(broker: Broker, everything: All = False, as_json: AsJson = False) -> N
         now = datetime.now(UTC)
         output.write(output.table(HEADINGS, [_row(queue, now) for queue in sample]))
     else:
-        output.write("no queues yet; a push makes one, or 'penstock queues create'")
+        output.write_nothing("no queues yet", "a push creates one, or 'penstock queues create'")
 
 
 @command(app)

@@ -18,7 +18,7 @@ from penstock.model_tasks import ScheduleSpec, ScheduleView
 if TYPE_CHECKING:
     from penstock.client.session import Session
 
-app = typer.Typer(help="Schedules: list, set, pause, resume, delete, prune.", no_args_is_help=True)
+app = typer.Typer(help="Schedules: list, set, run, ticks, pause, resume, delete, prune.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 
@@ -29,7 +29,7 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
     with broker.opened() as ps:
         views = _all(ps.session)
     headings = ("name", "cron", "zone", "task", "queue", "next", "last")
-    nothing = ("no schedules", "'penstock schedules set' makes one; so does @app.task(cron=…)")
+    nothing = ("no schedules", "'penstock schedules set' creates one; so does @app.task(cron=…)")
     output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shapes.schedule)
 
 
@@ -68,6 +68,47 @@ def pause(broker: Broker, name: Name, as_json: AsJson = False) -> None:
 def resume(broker: Broker, name: Name, as_json: AsJson = False) -> None:
     """Go on from the next tick."""
     _set(broker, msgspec.structs.replace(_named(broker, name).spec, is_paused=False), as_json=as_json)
+
+
+@command(app)
+def run(broker: Broker, name: Name, as_json: AsJson = False) -> None:
+    """Submit its task now, once more than its clock does."""
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        made = ps.session.execute(ops.RunSchedule(name))
+    output.done(f"schedule {name}: task {made.task_id} is submitted", msgspec.structs.asdict(made), as_json=as_json)
+
+
+@command(app)
+def ticks(
+    broker: Broker,
+    name: Name,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many ticks.")] = 5,
+    runs: Annotated[int, typer.Option("--runs", help="How many of its last tasks.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """When it is due next, in UTC and in its time zone, and how its last tasks went."""
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        found = ps.session.execute(ops.Ticks(name, count, runs))
+    if as_json:
+        output.write_json(found)
+        return
+    rows = [(human.moment(tick.at), tick.local, human.until(tick.at)) for tick in found.next]
+    output.write(output.table(("next", f"in {found.timezone}", "in"), rows, text_columns=3))
+    if found.is_paused:
+        output.write("[dim]it is paused: these would be its ticks[/]")
+    if found.runs:
+        output.write("")
+        headings = ("at", "by", "task", "status", "error")
+        past = [(human.moment(run.at), run.trigger, run.task_id, run.state, _error(run.error)) for run in found.runs]
+        output.write(output.table(headings, past, text_columns=4, has_excerpt=True))
+
+
+def _error(text: str) -> str:
+    return text.rstrip().rpartition("\n")[2] or human.EMPTY
 
 
 @command(app)

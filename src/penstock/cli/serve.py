@@ -30,6 +30,7 @@ _HINTS: Final = {
     "tcp": 'penstock.connect("{url}")',
     "http": "API: {url}/docs   metrics: {url}/metrics   health: {url}/api/v1/health",
     "grpc": "see docs/grpc.md",
+    "admin": "for operators: dashboard {url}/ui/   metrics: {url}/metrics",
 }
 
 
@@ -47,6 +48,8 @@ _ABOUT: Final = {
     "tcp_port": ("PORT|off", "0 takes any free port."),
     "http_port": ("PORT|off", "0 takes any free port."),
     "grpc_port": ("PORT|off", "0 takes any free port."),
+    "admin_port": ("PORT|off", "A port of its own for what operators do."),
+    "admin_host": ("ADDRESS", "The address of that port; as --host if not given."),
     "durability": ("WHAT", "fsync, interval or os."),
     "sync_ms": ("MS", "With interval: until the sync."),
     "journal_file_bytes": ("BYTES", "A journal file of this size is full."),
@@ -54,6 +57,7 @@ _ABOUT: Final = {
     "journal_file_seconds": ("SECONDS", "And one of this age; 0: age does not matter."),
     "compaction_seconds": ("SECONDS", "How often retention is applied."),
     "task_retention_seconds": ("SECONDS", "How long final tasks are kept."),
+    "task_result_bytes_max": ("BYTES", "The largest result of a task."),
     "log_format": ("WHAT", "auto, json or console."),
     "log_level": ("WHAT", "trace, debug, info, warning or error."),
     "audit": ("WHAT", "The audit log: auto (with access control), on or off."),
@@ -62,6 +66,8 @@ _ABOUT: Final = {
     "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas."),
     "cors_origins": ("ORIGINS", "Origins that may call, by commas."),
     "http_prefix": ("PATH", "Where a proxy shows this broker, such as /penstock."),
+    "dashboard_environment": ("LABEL", "Shown on the dashboard, such as production."),
+    "dashboard_color": ("COLOR", "Of the label: green, blue, amber or red."),
     "tls": ("WHAT", "off, on, or proxy when a proxy speaks TLS."),
     "tls_certificate": ("FILE", "The certificate, in PEM: TLS is on."),
     "tls_key": ("FILE", "Its key, in PEM."),
@@ -83,11 +89,12 @@ _ABOUT: Final = {
     "drain_seconds": ("SECONDS", "Time to finish after SIGTERM."),
 }
 _SWITCHES: Final = {
+    "dashboard_read_only": "Browsers may look, and change nothing.",
     "replicated": "Refuse a store that no standby confirms.",
     "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
     "sealing": "Seal full journal files without being asked.",
     "history": "Keep the history of the counters.",
-    "profile": "Serve /debug/profile.",
+    "profile": "Take profiles for operators.",
 }
 
 
@@ -187,6 +194,8 @@ def _say_json(started: Any) -> None:
 
 def _say(started: Any) -> None:
     """One line per listener, and the first thing to try."""
+    from penstock.dashboard.files import Files
+
     about = f" Node {escape(started.node)} is {started.role}." if started.role else ""
     output.write(f"[bold]Penstock {VERSION}[/] is ready.{about}\n")
     promise = f"{started.durability}: {_DURABLE[started.durability]}"
@@ -195,6 +204,8 @@ def _say(started: Any) -> None:
     for address in started.addresses:
         hint = _HINTS[address.protocol].format(url=address.url)
         output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")
+    if "http" in urls and not Files().is_built:
+        output.write("\n  Without its dashboard: it takes Node 20 or newer when Penstock is installed from a clone.")
     if "http" in urls:
         output.write(_first_steps(urls["http"], started.header_file))
     output.write("\n  Ctrl-C stops it.\n")

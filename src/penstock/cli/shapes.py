@@ -105,10 +105,14 @@ def own_headers(dead: Message) -> dict[str, str]:
 
 
 def task(view: TaskView) -> dict[str, Any]:
-    """A task; its arguments, result and progress as they are. It has no result when that could not be stored."""
+    """A task; its arguments, result and progress as they are. It has no result when that could not be stored; one of
+    bytes is `result_base64`.
+    """
     shown = msgspec.structs.asdict(view) | {"result_error": view.result_error, "attempts_lost": view.attempts_lost}
     if view.result_error:
         shown["result"] = None
+    if view.result_bytes is not None:
+        shown["result"], shown["result_base64"] = None, view.result_bytes
     for name in ("args", "kwargs", "result", "progress"):
         shown[name] = raw(shown[name])
     return shown
@@ -116,7 +120,8 @@ def task(view: TaskView) -> dict[str, Any]:
 
 def worker(view: WorkerView) -> dict[str, Any]:
     """A worker, in one level."""
-    times = {"first_seen_at": view.first_seen_at, "last_heartbeat_at": view.last_heartbeat_at}
+    names = ("first_seen_at", "last_heartbeat_at", "requested", "requested_at")
+    times = {name: getattr(view, name) for name in names}
     return {"state": view.state, **msgspec.structs.asdict(view.info), **times}
 
 

@@ -56,14 +56,19 @@ def looked_at(location: str) -> Iterator[Disk]:
 def doctor(
     directory: Directory,
     repair: Annotated[bool, typer.Option("--repair", help="Skip what is damaged, keeping a copy of it.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="With --repair of a store in PostgreSQL: the new directory."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine a data directory: every journal frame, checkpoint part and segment file.
 
     Without --repair nothing is changed. With it, what is damaged is copied to `damaged/` in the directory, skipped, and
-    named: which messages of which queues are lost.
+    named: which messages of which queues are lost. A store in PostgreSQL stays as it is: what can be read of it is
+    repaired in a new directory.
     """
-    report = examine(directory, repair=repair, is_shown=not as_json)
+    report = examine(directory, repair=repair, is_shown=not as_json, into=into)
     if as_json:
         output.write_json(report)
     else:
@@ -72,14 +77,41 @@ def doctor(
         raise typer.Exit(SERVER_ERROR)
 
 
-def examine(directory: Path | str, *, repair: bool, is_shown: bool) -> Report:
+def examine(directory: Path | str, *, repair: bool, is_shown: bool, into: Path | None = None) -> Report:
     """Look at a directory under its lock, or at a store that nobody owns, and repair it if requested."""
     from penstock.repair.directory import diagnose
 
+    if into is not None and not (repair and is_store_url(str(directory))):
+        raise CommandError("--into is for --repair of a store in PostgreSQL", hint="leave it out")
+    if repair and is_store_url(str(directory)):
+        return _repaired_elsewhere(str(directory), into, is_shown=is_shown)
     if repair:
         return _repaired(directory, is_shown=is_shown)
     with looked_at(str(directory)) as disk, output.progress("examining", is_shown=is_shown) as on_progress:
         return diagnose(disk, SystemClock().now(), on_progress).report()
+
+
+def _repaired_elsewhere(url: str, into: Path | None, *, is_shown: bool) -> Report:
+    """Copy a store to a new directory and repair that. The store stays as it is."""
+    from penstock.postgres.outside import copy_to, unowned
+    from penstock.storage.disk import RealDisk
+
+    if into is None:
+        raise CommandError(
+            "a store in PostgreSQL is not repaired in place",
+            hint="name a new directory, --into DIR: what can be read is repaired there",
+        )
+    if into.exists() and any(into.iterdir()):
+        raise CommandError(f"--into: {into} is not empty", hint="name a directory that does not exist")
+    with unowned(url, ROLE) as store, output.progress("copying", is_shown=is_shown) as on_progress:
+        disk = RealDisk(into)
+        disk.make_directory("")
+        disk.lock()
+        try:
+            copy_to(store, disk, on_progress)
+        finally:
+            disk.close()
+    return _repaired(into, is_shown=is_shown)
 
 
 def _repaired(directory: Path | str, *, is_shown: bool) -> Report:
@@ -89,11 +121,6 @@ def _repaired(directory: Path | str, *, is_shown: bool) -> Report:
     from penstock.storage.disk import RealDisk
     from penstock.storage.doctor import require_data_directory
 
-    if is_store_url(str(directory)):
-        raise CommandError(
-            "a store in PostgreSQL is not repaired in place",
-            hint="restore the database from its backup, or from a standby: PostgreSQL keeps checksums of its own",
-        )
     disk = RealDisk(directory)
     require_data_directory(disk)
     clock = SystemClock()

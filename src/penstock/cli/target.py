@@ -12,9 +12,10 @@ a key, or name the file that has it; PENSTOCK_TOKEN and PENSTOCK_TOKEN_FILE go b
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
@@ -25,8 +26,9 @@ import typer
 from penstock.cli import output
 from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Flags, Url, command
-from penstock.errors import DirectoryInUse
+from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound
 from penstock.model import check_name, is_store_url
+from penstock.refusals import likeness
 from penstock.remote import settings
 from penstock.remote.settings import checked_token, has_token_in_environment, token_of_file
 
@@ -98,8 +100,9 @@ def named(name: str | None = None) -> Context | None:
     if chosen is None:
         return None
     if chosen not in known.contexts:
-        names = ", ".join(sorted(known.contexts)) or "none"
-        raise nothing_there(f"no context {chosen!r}", f"known: {names}; 'penstock context add' makes one")
+        close = likeness(chosen, list(known.contexts))
+        names = f"known: {', '.join(sorted(known.contexts))}; " if known.contexts else ""
+        raise nothing_there(f"there is no context {chosen!r}", close or f"{names}'penstock context add' creates one")
     return known.contexts[chosen]
 
 
@@ -122,7 +125,7 @@ def add(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remember a broker by name; the first one is used at once."""
+    """Save a broker under a name; the first one is used at once."""
     known = load()
     check_name(name, "context")
     # A directory must mean the same wherever the next command is run.
@@ -161,12 +164,12 @@ def list_(as_json: AsJson = False) -> None:
         marked = [("*" if current else "", name, url) for name, url, current in rows]
         output.write(output.table(("", "context", "url"), marked, text_columns=3))
     else:
-        output.write("no contexts; 'penstock context add NAME URL' makes one")
+        output.write_nothing("no contexts", "'penstock context add NAME URL' creates one")
 
 
 @command(app)
 def remove(name: ContextName, as_json: AsJson = False) -> None:
-    """Forget a context; the broker itself is left alone."""
+    """Remove a context; the broker itself is not touched."""
     named(name)
     known = load()
     del known.contexts[name]
@@ -238,7 +241,7 @@ class Broker(Flags):
         import penstock
 
         if not self.is_directory:
-            with penstock.connect(self.address, client=CLIENT, token=self.token()) as ps:
+            with penstock.connect(self.address, client=CLIENT, token=self.token()) as ps, suggesting_queues(ps):
                 yield ps
             return
         path = self.address if create else self.readable_address()
@@ -247,5 +250,20 @@ class Broker(Flags):
         except DirectoryInUse as error:
             hint = f"if that is a broker, connect to it instead, such as with --url {URL_DEFAULT}"
             raise CommandError(error.message, hint=hint, code=error.code, exit_code=SERVER_ERROR) from None
-        with ps:
+        with ps, suggesting_queues(ps):
             yield ps
+
+
+@contextmanager
+def suggesting_queues(ps: Penstock) -> Iterator[None]:
+    """A queue that does not exist may be one that does, misspelt: of those that the caller may see."""
+    try:
+        yield
+    except QueueNotFound as error:
+        name = re.search(r"'([^']+)'", error.message)
+        close = ""
+        with suppress(PenstockError):
+            close = likeness(name[1], list(ps.queues())) if name else ""
+        if close:
+            error.hint = f"{close} {error.hint}"
+        raise

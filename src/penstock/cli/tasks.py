@@ -1,10 +1,12 @@
-"""`penstock tasks`: list, show, cancel, retry, purge; and `penstock enqueue`."""
+"""`penstock tasks`: list, show, result, cancel, retry, purge; and `penstock enqueue`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -12,7 +14,8 @@ import typer
 from rich.markup import escape
 
 from penstock import limits
-from penstock.cli import human, output, shapes
+from penstock.cli import declared_tasks, human, output, shapes
+from penstock.cli.bulk import BulkFlags, run_bulk
 from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
 from penstock.cli.options import (
     AsJson,
@@ -29,8 +32,8 @@ from penstock.cli.options import (
 )
 from penstock.cli.target import Broker
 from penstock.clock import SystemClock
-from penstock.model import check_priority, suggestion
 from penstock.model_tasks import ParentPolicy, TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.refusals import suggestion
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.operations.base import Operation
 
 
-app = typer.Typer(help="Tasks: list, show, cancel, retry, purge.", no_args_is_help=True)
+app = typer.Typer(help="Tasks: list, show, result, cancel, retry, purge.", no_args_is_help=True)
 
 PAGE = 500
 WIDTH = len("submitted at") + 2
@@ -49,8 +52,14 @@ STATES = tuple(state.value for state in TaskState)
 COLOURS = {"completed": "green", "running": "cyan", "failed": "yellow", "dead": "red", "cancelled": "dim"}
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock tasks list' prints it.")]
-TaskIds = Annotated[list[str], typer.Argument(metavar="ID...", help="As 'penstock tasks list' prints them.")]
+SomeIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="As 'penstock tasks list' prints them; or use a filter.")
+]
 TaskType = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task, such as send.")]
+TaskPath = Annotated[
+    str, typer.Argument(metavar="TASK", help="Its declaration, module:app.task, or the name of its type.")
+]
+QUEUE_DEFAULT: Final = "default"  # of tasks that name none
 
 
 @dataclass(frozen=True)
@@ -95,20 +104,32 @@ class TaskFlags(Flags):
     arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None
     args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None
     kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None
-    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default"
-    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Its queue. [default: as declared, or 'default']")
+    ] = None
+    priority: Annotated[str | None, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = None
     key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None
     timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run after this time.")] = None
     max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None
 
+    def arguments(self) -> tuple[bytes, bytes]:
+        """Positional and named arguments, as JSON."""
+        return arguments(self.values or [], self.arg or [], self.args, self.kwargs)
+
+    def options(self) -> dict[str, Any]:
+        """The options that are given, as `task.options()` takes them; None for those that are not."""
+        chosen = None if self.priority is None else priority(self.priority)
+        rest = {name: getattr(self, name) for name in ("queue", "key", "timeout", "max_attempts")}
+        return {"priority": chosen, **rest}
+
     def fields(self) -> dict[str, Any]:
         """The fields of a submission or a schedule."""
-        args, kwargs = arguments(self.values or [], self.arg or [], self.args, self.kwargs)
+        args, kwargs = self.arguments()
         return {
-            "queue": self.queue,
+            "queue": self.queue or QUEUE_DEFAULT,
             "args": args,
             "kwargs": kwargs,
-            "priority": check_priority(priority(self.priority)),
+            "priority": priority(self.priority or "normal"),
             "key": self.key,
             "timeout_seconds": self.timeout,
             "max_attempts": self.max_attempts,
@@ -120,11 +141,12 @@ def list_(broker: Broker, filters: FilterFlags, limit: Limit = 50, as_json: AsJs
     """Tasks, newest first. With --json one object per line."""
     with broker.opened() as ps:
         tasks = list(pages(ps.session, filters.filter(), limit))
-    if not tasks:
-        raise nothing_there(f"no {filters}")
     if as_json:
         for view in tasks:
             output.write_json_line(shapes.task(view))
+        return
+    if not tasks:
+        output.write_nothing(f"no {filters}")
         return
     headings = ("id", "type", "state", "age", "tries", "what")
     rows = [_row(view) for view in tasks]
@@ -155,33 +177,111 @@ def show(broker: Broker, id: TaskId, as_json: AsJson = False) -> None:
 
 
 @command(app)
-def cancel(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
-    """Cancel tasks, waiting or running; what a worker still reports of them is refused."""
-    from penstock import operations as ops
+def result(
+    broker: Broker,
+    id: TaskId,
+    wait: Annotated[float, seconds_option("--wait", about="Wait this long for the end of the task.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """The result of a task as it was returned: JSON, or bytes for a file (`penstock tasks result ID > image.png`)."""
+    from penstock.client._sync.task_calls import wait_task
 
-    _each(broker, ids, ops.CancelTask, "{}", as_json=as_json)
-
-
-@command(app)
-def retry(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
-    """Run dead, cancelled or failed tasks again, with all their attempts."""
-    from penstock import operations as ops
-
-    _each(broker, ids, ops.RetryTask, "{} again", as_json=as_json)
+    with broker.opened() as ps:
+        _write_result(wait_task(ps.session, id, wait), as_json=as_json)
 
 
 @command(app)
-def purge(broker: Broker, filters: FilterFlags, yes: Yes = False, as_json: AsJson = False) -> None:
+def cancel(
+    broker: Broker,
+    filters: FilterFlags,
+    bulk: BulkFlags,
+    ids: SomeIds = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel tasks, waiting or running, by their ids or a filter; what a worker still reports of them is refused."""
+    from penstock import operations as ops
+
+    if ids:
+        _each(broker, _only_ids(ids, filters), ops.CancelTask, "{}", as_json=as_json)
+    else:
+        _all(broker, "cancel", filters, bulk, f"Cancel all {filters} that are not final?", yes=yes, as_json=as_json)
+
+
+@command(app)
+def retry(
+    broker: Broker,
+    filters: FilterFlags,
+    bulk: BulkFlags,
+    ids: SomeIds = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run dead, cancelled or failed tasks again, with all their attempts: by their ids or a filter."""
+    from penstock import operations as ops
+
+    if ids:
+        _each(broker, _only_ids(ids, filters), ops.RetryTask, "{} again", as_json=as_json)
+    else:
+        question = f"Run all dead, cancelled and failed {filters} again?"
+        _all(broker, "retry", filters, bulk, question, yes=yes, as_json=as_json)
+
+
+@command(app)
+def suggest(
+    broker: Broker,
+    field: Annotated[
+        str, typer.Argument(metavar="FIELD", help="task_type, queue, worker, status, workflow, schedule, kwargs.")
+    ],
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What the values begin with.")] = "",
+    limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Values that tasks have in a field, to search by: types, queues, workers, workflows, names of arguments."""
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        found = ps.session.execute(ops.SuggestTasks(field, prefix, limit))
+    output.write_list(
+        *(found, ("value", "tasks"), lambda each: (each.value, human.EMPTY if each.count is None else each.count)),
+        as_json=as_json,
+        nothing=(f"no {field} begins with {prefix!r}" if prefix else f"no {field} is known", ""),
+    )
+
+
+@command(app)
+def purge(broker: Broker, filters: FilterFlags, bulk: BulkFlags, yes: Yes = False, as_json: AsJson = False) -> None:
     """Forget finished tasks; those that only wait are cancelled first. Running ones stay."""
-    from penstock.client._sync.task_calls import run_operation
+    question = f"Forget all {filters}, and cancel those that wait?"
+    _all(broker, "purge", filters, bulk, question, yes=yes, as_json=as_json)
+
+
+def _all(
+    broker: Broker,
+    action: str,
+    filters: FilterFlags,
+    bulk: BulkFlags,
+    question: str,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """An operation on all tasks that match."""
+    from penstock.client._sync.task_calls import new_operation
 
     chosen = filters.filter()
     with broker.opened() as ps:
-        if not list(pages(ps.session, chosen, 1)):
-            raise nothing_there(f"no {filters}")
-        output.confirm(f"Forget all {filters}, and cancel those that wait?", yes=yes)
-        count = run_operation(ps.session, "purge", chosen).purged
-    output.done(f"forgot {plural(count, 'task')}", {"purged": count}, as_json=as_json)
+        if not bulk.dry_run:
+            if not list(pages(ps.session, chosen, 1)):
+                raise nothing_there(f"no {filters}")
+            output.confirm(question, yes=yes)
+        run_bulk(ps, new_operation(action, chosen, **bulk.options()), f"no {filters}", as_json=as_json)
+
+
+def _only_ids(ids: list[str], filters: FilterFlags) -> list[str]:
+    if filters != FilterFlags():
+        raise CommandError("ids and a filter are both given", hint="one of them")
+    return ids
 
 
 def pages(session: Session, filter: TaskFilter, limit: int) -> Iterator[TaskView]:
@@ -225,7 +325,7 @@ def _what(view: TaskView) -> str:
     if view.result_error:
         return human.excerpt(f"no result: {view.result_error}".encode(errors="replace"), 200)
     if view.state is TaskState.COMPLETED:
-        return human.excerpt(view.result or b"null", 200)
+        return _result(view) or human.excerpt(view.result or b"null", 200)
     if view.state in (TaskState.DEAD, TaskState.FAILED, TaskState.CANCELLED) and view.error:
         return human.excerpt(view.error.strip().splitlines()[-1].encode(errors="replace"), 200)
     if view.state is TaskState.RUNNING:
@@ -256,13 +356,19 @@ def _about(view: TaskView) -> Iterator[tuple[str, str]]:
         ("args", _json(view.args) if view.args != b"[]" else ""),
         ("kwargs", _json(view.kwargs) if view.kwargs != b"{}" else ""),
         ("progress", _json(view.progress)),
-        ("result", "" if view.result_error else _json(view.result)),
+        ("result", "" if view.result_error else _result(view) or _json(view.result)),
         ("result error", view.result_error),
     ]
     yield "task", escape(view.task_id)
     yield "type", escape(view.task_type)
     yield "state", f"[{colour}]{view.state}[/]" if colour else view.state
     yield from ((name, escape(str(value))) for name, value in facts if value not in ("", None))
+
+
+def _result(view: TaskView) -> str:
+    """A result of bytes, in words; empty for JSON."""
+    returned = view.result_bytes
+    return "" if returned is None else f"{plural(len(returned), 'byte')} (penstock tasks result {view.task_id})"
 
 
 def _json(text: bytes | None) -> str:
@@ -301,53 +407,105 @@ UniqueFor = Annotated[
 DependsOn = Annotated[
     list[str] | None, typer.Option(metavar="ID", help="Run it after this task; may repeat.", rich_help_panel=PARENTS)
 ]
-OnParentFailure = Annotated[str, typer.Option(help="cancel or run, when one of them dies.", rich_help_panel=PARENTS)]
+OnParentFailure = Annotated[
+    str | None, typer.Option(help="cancel or run, when one of them dies.", rich_help_panel=PARENTS)
+]
 
 
 def enqueue(
     broker: Broker,
-    task_type: TaskType,
+    task_type: TaskPath,
     task: TaskFlags,
-    delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than after this time.")] = 0.0,
+    delay: Annotated[float | None, seconds_option("--delay", about="Run it no sooner than after this time.")] = None,
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
     ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
     task_id: NewTaskId = None,
     unique_key: UniqueKey = None,
     unique_for: UniqueFor = None,
     depends_on: DependsOn = None,
-    on_parent_failure: OnParentFailure = "cancel",
+    on_parent_failure: OnParentFailure = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Its first argument: the bytes of this file; - is the input."),
+    ] = None,
     wait: Annotated[float | None, seconds_option("--wait", about="Wait this long for the result and print it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a task; it is durable when the command returns. Prints its id, or with --wait its result.
 
-    Words that are JSON are taken as such: `penstock enqueue add 1 2`, `penstock enqueue send a@b.c -a urgent=true`.
+    `penstock enqueue shop:app.send a@b.c` imports the app, uses the queue, attempts and timeouts that the task
+    declares, and checks the arguments. `penstock enqueue send a@b.c -q mail` needs no code.
+    Arguments that are JSON are parsed: `penstock enqueue shop:app.add 1 2`, `-a urgent=true`.
     """
-    from penstock import operations as ops
-    from penstock.client._sync.task_calls import wait_task
-    from penstock.envelopes import new_task_id
-
+    policy = None if on_parent_failure is None else parent_policy(on_parent_failure)
+    first = None if file is None else _content(file)
+    if declared_tasks.is_path(task_type):
+        declared = declared_tasks.load_task(task_type)
+        options = {
+            "delay": delay, "deliver_at": deliver_at, "ttl": ttl, "task_id": task_id, "unique_key": unique_key,
+            "unique": unique_for, "depends_on": depends_on, "on_parent_failure": policy,
+        }  # fmt: skip
+        submission = declared_tasks.submission_of(declared, *task.arguments(), first, {**task.options(), **options})
+        with declared_tasks.session_of(declared.app, broker) as session:
+            declared.app.declarations.ensure(session, submission.queue)
+            _submit(session, declared.app.sender.through(submission), wait, as_json=as_json)
+        return
     submission = TaskSubmission(
-        task_id=task_id or new_task_id(SystemClock().now()),
+        task_id=task_id or new_id(),
         is_named=task_id is not None,
         task_type=task_type,
         depends_on=tuple(depends_on or ()),
-        on_parent_failure=parent_policy(on_parent_failure),
+        on_parent_failure=policy or "cancel",
         unique_key=unique_key,
         unique_seconds=unique_for,
-        delay_seconds=delay,
+        delay_seconds=delay or 0.0,
         deliver_at=deliver_at,
         ttl_seconds=ttl,
+        payload=first,
         **task.fields(),
     )
     with broker.opened(create=True) as ps:
-        (submitted,) = ps.session.execute(ops.SubmitTasks([submission]))
-        if wait is not None:
-            _write_result(wait_task(ps.session, submitted.task_id, wait), as_json=as_json)
-        elif as_json:
-            output.write_json({"task_id": submitted.task_id, "is_new": submitted.is_new})
+        _submit(ps.session, submission, wait, as_json=as_json)
+
+
+def new_id() -> str:
+    """The id of a task that names none."""
+    from penstock.envelopes import new_task_id
+
+    return new_task_id(SystemClock().now())
+
+
+def _submit(session: Session, submission: TaskSubmission, wait: float | None, *, as_json: bool) -> None:
+    """Store a task, and print its id or its result."""
+    from penstock import operations as ops
+    from penstock.client._sync.task_calls import wait_task
+
+    (submitted,) = session.execute(ops.SubmitTasks([submission]))
+    if wait is not None:
+        _write_result(wait_task(session, submitted.task_id, wait), as_json=as_json)
+    elif as_json:
+        output.write_json({"task_id": submitted.task_id, "is_new": submitted.is_new})
+    else:
+        output.write_plain(submitted.task_id + ("" if submitted.is_new else " (it was there: nothing was stored)"))
+        if note := declared_tasks.unknown_type_note(session, submission.task_type):
+            output.write_note(note)
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a file, no more than a message may have."""
+    most = limits.payload_bytes_max
+    try:
+        if str(file) == "-":
+            content = sys.stdin.buffer.read(most + 1)
         else:
-            output.write_plain(submitted.task_id + ("" if submitted.is_new else " (it was there: nothing was stored)"))
+            with file.open("rb") as source:
+                content = source.read(most + 1)
+    except OSError as error:
+        raise CommandError(f"--file: {file} cannot be read: {error.strerror}", hint="name a file, or -") from None
+    if len(content) > most:
+        hint = "store it elsewhere, and submit its address"
+        raise CommandError(f"--file: {file} has more than {most:,} bytes, the limit of a message", hint=hint)
+    return content
 
 
 def parent_policy(text: str) -> ParentPolicy:
@@ -365,7 +523,10 @@ def _write_result(view: TaskView, *, as_json: bool) -> None:
     if as_json:
         output.write_json(shapes.task(view))
     elif view.state is TaskState.COMPLETED and not view.result_error:
-        output.write_bytes(view.result or b"null")
+        if view.result_bytes is not None:
+            output.write_bytes(view.result_bytes, end=b"")  # nothing that a file would not have
+        else:
+            output.write_bytes(view.result or b"null")
     if view.result_error:
         problem = f"task {view.task_id} is completed, but its result could not be stored: {view.result_error}"
         raise CommandError(

@@ -22,7 +22,7 @@ from penstock.errors import InvalidField
 if TYPE_CHECKING:
     from penstock.access.certificates import Authority, Maker
 
-app = typer.Typer(help="Certificates of one's own: init, status.", no_args_is_help=True)
+app = typer.Typer(help="Certificates of your own: init, status.", no_args_is_help=True)
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 

@@ -245,7 +245,7 @@ def top(
     Keys choose the order; q leaves. With --json each sample is a line.
     """
     if every < 0.05:
-        raise CommandError(f"--every: {every:g} seconds is too often", hint="50ms is the least")
+        raise CommandError(f"--every: {human.duration(every)} is too often", hint="50ms is the least")
     where = broker.address
     with broker.opened() as ps:
         view = Watch(ps, sort, every, where)

@@ -38,7 +38,7 @@ def trace(
     ] = limits.look_back_default,
     as_json: AsJson = False,
 ) -> None:
-    """What happened to a message: pushed, leased by whom, retried why, settled, dead, redriven.
+    """Show the history of a message: pushed, leased by whom, retried why, settled, redriven.
 
     By its id; or by key or trace id, in one queue or, if none is named, in all.
     """

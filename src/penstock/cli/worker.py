@@ -1,19 +1,22 @@
-"""`penstock worker` runs tasks until it is stopped; `penstock workers` lists who does."""
+"""`penstock worker` runs tasks until it is stopped; `penstock workers` lists who does, and has them pause or stop."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError
-from penstock.cli.options import AsJson, Flags, seconds_option
+from penstock.cli.options import AsJson, Flags, command, expanded, seconds_option
 from penstock.cli.target import Broker
 from penstock.model_tasks import WorkerView
+
+if TYPE_CHECKING:
+    from penstock.operations import Operation
 
 LOGS = "Logs"
 
@@ -80,17 +83,17 @@ def worker(
     if flags.reload:
         raise typer.Exit(_run_reloading())
     options = {**flags.options(), "app_logs": (log_format, log_level)}
-    _run(app, broker.address, options, is_named=broker.is_named)
+    _run(app, broker, options)
 
 
-def _run(path: str, place: str, options: dict[str, Any], *, is_named: bool) -> None:
+def _run(path: str, broker: Broker, options: dict[str, Any]) -> None:
     from penstock.worker import Worker
     from penstock.worker.command import load_app, run_worker
 
     app = load_app(path)
-    if is_named or app.is_in_memory:
-        app.move(place)
-        options["app_url"] = place
+    if broker.is_named or app.is_in_memory:
+        app.move(broker.address, token=broker.token())
+        options["app_url"] = broker.address
     run_worker(lambda: Worker(app, app_path=path, **options))
 
 
@@ -108,8 +111,25 @@ def _check_words(**choices: tuple[str, tuple[str, ...]]) -> None:
             raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")
 
 
-def workers(broker: Broker, as_json: AsJson = False) -> None:
-    """Workers that a broker knows: what they run, how busy they are, when they last reported."""
+app = typer.Typer(help="Workers: list, quiet, resume, stop.", invoke_without_command=True)
+WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The id of the worker.")]
+Owner = Annotated[
+    str | None, typer.Option("--owner", help="The principal that it runs as, where several have one of this id.")
+]
+
+
+def workers(broker: Broker, ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Workers: list, quiet, resume, stop. Without a command: list."""
+    if ctx.invoked_subcommand is None:
+        list_(broker, as_json)
+
+
+app.callback()(expanded(workers))
+
+
+@command(app, "list")
+def list_(broker: Broker, as_json: AsJson = False) -> None:
+    """List workers: what they run, how busy they are, when they last reported."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -117,6 +137,44 @@ def workers(broker: Broker, as_json: AsJson = False) -> None:
     headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
     nothing = ("no workers", "'penstock worker module:app' starts one")
     output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shapes.worker, text_columns=3)
+
+
+@command(app)
+def quiet(broker: Broker, worker: WorkerName, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Have a worker take no more tasks, and finish those that run."""
+    from penstock import operations as ops
+
+    _request(broker, ops.QuietWorker(worker, owner), "takes no more tasks", as_json=as_json)
+
+
+@command(app)
+def resume(broker: Broker, worker: WorkerName, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Have a quiet worker take tasks again."""
+    from penstock import operations as ops
+
+    _request(broker, ops.ResumeWorker(worker, owner), "takes tasks again", as_json=as_json)
+
+
+@command(app)
+def stop(
+    broker: Broker,
+    worker: WorkerName,
+    grace: Annotated[
+        float | None, seconds_option("--grace", about="For what runs; as the worker's own settings say if not given.")
+    ] = None,
+    owner: Owner = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a worker stop after what runs; what takes longer is given back."""
+    from penstock import operations as ops
+
+    _request(broker, ops.StopWorker(worker, owner, grace), "stops after what runs", as_json=as_json)
+
+
+def _request(broker: Broker, operation: Operation[WorkerView], what: str, *, as_json: bool) -> None:
+    with broker.opened() as ps:
+        view = ps.session.execute(operation)
+    output.done(f"worker {view.info.worker_id} {what}", shapes.worker(view), as_json=as_json)
 
 
 def _row(view: WorkerView) -> tuple[Any, ...]:

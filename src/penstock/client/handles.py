@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from penstock.client._async.queue import Queues as AsyncQueues
-from penstock.client._sync.queue import Queues
+from penstock.client._async.system import Queues as AsyncQueues
+from penstock.client._sync.system import Queues
 from penstock.client.session import AsyncSession, Session
 
 

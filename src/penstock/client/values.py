@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
+from secrets import token_hex
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -14,11 +15,23 @@ from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.envelopes import push_ranges
-from penstock.errors import Closed, InvalidField, PenstockError
+from penstock.errors import Closed, InvalidField, PenstockError, UnknownOption
 from penstock.limits import priority_default
-from penstock.model import ContentType, Message, MessageId, Outcome, Receipt, check_name, check_seconds, to_datetime
+from penstock.model import (
+    ContentType,
+    Message,
+    MessageId,
+    Outcome,
+    Receipt,
+    check_name,
+    check_seconds,
+    to_datetime,
+)
+from penstock.model_letters import LetterFilter
+from penstock.model_tasks import BulkOptions
+from penstock.refusals import suggestion
 from penstock.replies import LeaseReply, Piece, PushFailure, PushReply
-from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation, Settling
+from penstock.requests import Operation, PushOperation, SettleOperation, Settling
 from penstock.wire.errors import ErrorReply, to_error
 
 _receipt_of: Final[Callable[[tuple[str, str, int, int, int]], Receipt]] = partial(tuple.__new__, Receipt)  # hot
@@ -263,7 +276,10 @@ class BaseLeased(Sequence[D], Generic[D]):
     def pieces(self) -> Sequence[Piece]:
         """The rows behind the deliveries; those in segments are fetched when first looked at."""
         if not self._pieces_loaded:
-            self._pieces = self.session.loaded(self._pieces)
+            loaded = self.session.loaded(self._pieces)
+            if loaded is not self._pieces:  # retention may have been quicker with some
+                self._count = sum(len(piece.offsets) for piece in loaded)
+            self._pieces = loaded
             self._pieces_loaded = True
         return self._pieces
 
@@ -365,6 +381,28 @@ def edited(letters: list[Message], edit: Edit, per_second: float | None) -> list
     ids = [letter.id for letter in letters if letter.id is not None]
     sizes = [len(message.payload) if isinstance(message.payload, bytes | str) else 0 for message in changed]
     return [(ids[first:end], Batch.build(changed[first:end])) for first, end in push_ranges(sizes, PAGE)]
+
+
+OPTIONS: Final = ("dry_run", "rate", "canary", "as_of", "operation_id")
+
+
+def bulk_options(given: Mapping[str, Any]) -> tuple[str, BulkOptions]:
+    """The id and the options of an operation on many things. It has an id, so that the request may be sent again."""
+    for name in given:
+        if name not in OPTIONS:
+            raise UnknownOption(f"{name!r} is not an option of an operation", hint=suggestion(name, OPTIONS))
+    options = {name: value for name, value in given.items() if name != "operation_id"}
+    return given.get("operation_id") or token_hex(6), BulkOptions(**options)
+
+
+FILTERS: Final = ("ids", "group", "reason", "error_contains", "key", "since", "until", "signature")
+
+
+def split(given: Mapping[str, Any], limit: int) -> tuple[LetterFilter, str, BulkOptions]:
+    """A filter of dead letters, and the id and the options of an operation on them."""
+    filters = {name: value for name, value in given.items() if name in FILTERS}
+    id, options = bulk_options({name: value for name, value in given.items() if name not in FILTERS})
+    return validation.letter_filter(validation.redrive_limit(limit), **filters), id, options
 
 
 class Deadline:

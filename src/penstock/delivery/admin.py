@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
@@ -42,7 +41,6 @@ from penstock.model import (
     DEFAULT_GROUP,
     DLQ_SUFFIX,
     RESERVED_PREFIX,
-    SUGGESTION_LENGTH_MAX,
     MessageId,
     Outcome,
     Position,
@@ -51,6 +49,7 @@ from penstock.model import (
     queue_options,
     to_micros,
 )
+from penstock.refusals import likeness
 
 
 class PauseChange(NamedTuple):
@@ -92,11 +91,9 @@ def group_named(queue: Queue, name: str) -> Group:
 
 
 def _group_hint(queue: Queue, name: str) -> str:
-    # Comparing names costs far more than the call that is refused, so only some are compared, and no long ones.
-    is_cheap = len(name) <= SUGGESTION_LENGTH_MAX
-    close = difflib.get_close_matches(name, islice(queue.group_ids, GROUPS_COMPARED_MAX), n=1) if is_cheap else []
-    suggestion = f"did you mean {close[0]!r}? " if close else ""
-    return f"{suggestion}create_group makes it, and so does start= in lease, consume or subscribe"
+    # Comparing names costs far more than the call that is refused, so only some are compared.
+    close = likeness(name, tuple(islice(queue.group_ids, GROUPS_COMPARED_MAX)))
+    return f"{close} {GroupNotFound.hint_default}" if close else GroupNotFound.hint_default
 
 
 def partition_named(queue: Queue, name: int | str) -> Partition:

@@ -25,7 +25,7 @@ from penstock.delivery import removal
 from penstock.delivery.dedup import DedupWindow
 from penstock.delivery.entries import FOREVER, Entry, Int64s, Span
 from penstock.delivery.group import BIT, DEFAULT, Group, Lease
-from penstock.delivery.log import Extent, Partition, Queue, priority_of
+from penstock.delivery.log import Extent, Partition, Queue, has_task, is_one_task, priority_of
 from penstock.delivery.membership import Rosters
 from penstock.delivery.namespaces import Namespaces
 from penstock.delivery.pauses import Pauses
@@ -63,7 +63,7 @@ class DeliveryState:
         self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored, deleted ones too
         self.namespaces: Namespaces | None = None  # None: none are declared
         self.pauses = Pauses()
-        self.sequence = 0  # of the last frame applied
+        self.sequence, self.has_tasks = 0, False  # the last frame applied; whether a task was pushed since the start
         self.replaying = False
         self.compactions = 0  # entries that removed messages, since the process started
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
@@ -165,6 +165,7 @@ class DeliveryState:
 
     def _position(self, queue: Queue, push: entry.Push, batch: Batch, sequence: int) -> None:
         """Put the rows of a batch at the end of their partitions."""
+        self.has_tasks = self.has_tasks or has_task(batch)
         for (number, count, first), rows in zip(push.parts, push.rows_by_part(), strict=True):
             partition = queue.partitions[number]
             extent = Extent(first, first + count, push.pushed_at, batch.flags, batch, rows, sequence)
@@ -179,6 +180,7 @@ class DeliveryState:
     def push_one(self, queue: Queue, data: bytes, flags: int, now: int, sequence: int) -> None:
         """Apply a push of one message to a queue with one partition; its time to live is for `expire_one`."""
         self.sequence = queue.touched = sequence
+        self.has_tasks = self.has_tasks or (flags & layout.CONTENT_TYPE != 0 and is_one_task(data, flags))
         partition = queue.partitions[0]
         end = partition.end
         partition.append(Extent(end, end + 1, now, flags, data, None, sequence))

@@ -339,26 +339,36 @@ class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
 
 
 class OperationSet(msgspec.Struct, array_like=True, tag_field="kind", tag=23, frozen=True):
-    """The state of an operation on many tasks: begun, a step further, or over. What a step did is in the same frame."""
+    """The state of an operation on many things: begun, a step further, or over. The frame has what the step did."""
 
     RUNNING: ClassVar = 1
     DONE: ClassVar = 2
     STOPPED: ClassVar = 3
     FAILED: ClassVar = 4
+    WAITING: ClassVar = 5  # for somebody to continue it after its canary
 
     operation_id: str
-    action: str  # "purge" or "cancel"
-    filter: bytes  # JSON: which tasks
+    action: str  # a word of `OperationAction`
+    filter: bytes  # JSON: which tasks; or a plan for dead letters or messages
     state: int
     started_at: int
     at: int  # of this step
     phase: int = 0  # purging: first those that wait, then those that are final
-    cursor: tuple[int, int] | None = None  # the task that was looked at last: when it was submitted, and its number
-    matched: int = 0  # tasks that matched when it began
+    cursor: tuple[int, int] | None = None  # a task (when submitted, its number), or a partition and the next offset
+    matched: int = 0  # that matched when it began
     cancelled: int = 0
     purged: int = 0
     error: str = ""
     queue: int = 0  # no queue: ids start at 1
+    who: str = ""
+    as_of: int = 0  # what matched then is meant; 0: when it began
+    rate: float = 0.0  # items per second; 0: as fast as it goes
+    canary: int = 0
+    has_continued: bool = False  # after the canary
+    done: int = 0
+    failed: int = 0
+    errors: tuple[tuple[str, str, str], ...] = ()  # id, code, message: the last ones
+    ends: tuple[int, ...] = ()  # offsets where the partitions of its queue ended when it began
 
 
 class AttemptsLost(msgspec.Struct, array_like=True, tag_field="kind", tag=24, gc=False):
@@ -390,7 +400,6 @@ Record = (
     | Revived | Closing | Produced | ProducerSet | Answered | SinkCommitted | TasksNoted | TaskHeld | TaskFreed
     | UniqueTaken | ScheduleSet | ScheduleFired | TasksPurged | OperationSet | AttemptsLost | PauseSet
 )  # fmt: skip
-
 
 Int32s = NDArray[np.int32]
 Part = tuple[int, int, int]  # partition, accepted rows, first offset

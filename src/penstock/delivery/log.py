@@ -63,6 +63,18 @@ def ask_each(question: Callable[[A], T], items: Iterable[A]) -> list[T]:
     return answers
 
 
+def has_task(batch: Batch) -> bool:
+    """Whether one of the messages of a batch is a task."""
+    return bool(batch.flags & layout.CONTENT_TYPE) and ContentType.TASK in batch.content_type  # type: ignore[operator]
+
+
+def is_one_task(data: bytes, flags: int) -> bool:
+    """Whether the message of a batch of one, which has a content type, is a task."""
+    if flags == layout.CONTENT_TYPE:  # as most: it stands behind the header
+        return data[layout.HEADER_BYTES] == ContentType.TASK
+    return Batch(data).content_type_of(0) == ContentType.TASK
+
+
 class Extent(msgspec.Struct, eq=False, gc=False):
     """Offsets [first, end) of one partition; `batch` while they are in memory, `sealed` once they are in a file."""
 

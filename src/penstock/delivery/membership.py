@@ -348,6 +348,18 @@ class Owned(Collection[Progress]):
         return len(self._numbers)
 
 
+def check_owned(group: Group, member: str, generation: int, partitions: Sequence[str]) -> None:
+    """Refuse unless a member owns all of these partitions now."""
+    known = group.roster
+    if known is None:
+        raise MemberFenced(f"group {group.name!r} of queue {group.queue.name!r} has no member {bare_name(member)!r}")
+    owned = known.owned_by(member, generation)
+    for name in partitions:
+        partition = group.queue.by_name.get(name)
+        if partition is None or partition.id not in owned:
+            raise MemberFenced(f"member {bare_name(member)!r} does not own partition {name!r}")
+
+
 def within_membership(
     group: Group, request: LeaseRequest, chosen: Collection[Progress] | None
 ) -> Collection[Progress] | None:

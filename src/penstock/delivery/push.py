@@ -32,6 +32,7 @@ from penstock.delivery.log import Queue, ask_each
 from penstock.delivery.phases import DROPPABLE
 from penstock.delivery.producers import NOBODY
 from penstock.delivery.progress import Progress, span_of
+from penstock.envelopes import envelope_json
 from penstock.errors import InvalidField, QueueFull, StateError
 from penstock.model import DEFAULT_PARTITION, ContentType, MessageId, Outcome, check_name
 from penstock.requests import PartitionChoice, Producer
@@ -502,7 +503,7 @@ def _typed(batch: Batch, row: int) -> _Typed | None:
     if batch.content_type_of(row) != ContentType.TASK:
         return None
     try:
-        return _decoder.decode(batch.payload(row))
+        return _decoder.decode(envelope_json(batch.payload(row)))
     except msgspec.MsgspecError:
         return None
 

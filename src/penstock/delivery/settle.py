@@ -37,7 +37,7 @@ from penstock.model import (
     Receipt,
     to_datetime,
 )
-from penstock.requests import (
+from penstock.model_letters import (
     DEAD_AT,
     DEAD_ATTEMPTS,
     DEAD_CONSUMER,
@@ -48,8 +48,8 @@ from penstock.requests import (
     DEAD_ORIGIN,
     DEAD_PUSHED_AT,
     DEAD_REASON,
-    Settling,
 )
+from penstock.requests import Settling
 
 if TYPE_CHECKING:
     import random

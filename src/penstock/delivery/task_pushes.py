@@ -91,7 +91,7 @@ def decide_tick(core: DeliveryState, name: str, tick: Tick, now: int) -> list[En
     spec = spec_of(core.tasks.schedules.known[name])
     task_id = tick_id(name, tick.at)
     queue, created = queue_to_push(core, spec.queue, now)
-    decided = decide_push(core, queue, _batch(spec, id_text(task_id), tick.at), now)
+    decided = decide_push(core, queue, batch_of(spec, id_text(task_id), tick.at), now)
     return [*created, *decided.entries, ScheduleFired(name, tick.at, tick.next_at, task_id)]
 
 
@@ -108,7 +108,8 @@ def tick_id(name: str, at: int) -> bytes:
     return bytes(digest)
 
 
-def _batch(spec: ScheduleSpec, task_id: str, at: int) -> Batch:
+def batch_of(spec: ScheduleSpec, task_id: str, at: int | None) -> Batch:
+    """The task of a schedule as a message; `at` is the instant of the tick, None when somebody runs it by hand."""
     task = TaskSubmission(
         task_id=task_id,
         task_type=spec.task_type,
@@ -121,7 +122,7 @@ def _batch(spec: ScheduleSpec, task_id: str, at: int) -> Batch:
         priority=spec.priority,
         key=spec.key,
     )
-    return alike_batch(task, [encode_envelope(task, spec.name, to_datetime(at).isoformat())])
+    return alike_batch(task, [encode_envelope(task, spec.name, "" if at is None else to_datetime(at).isoformat())])
 
 
 ROOM: Final = limits.frame_bytes_max - 2 * limits.MIB

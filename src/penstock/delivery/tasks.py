@@ -60,7 +60,8 @@ class Operations:
             return
         self.touched = frame
         self.known[entry.operation_id] = entry
-        over = [operation.operation_id for operation in self.known.values() if operation.state != OperationSet.RUNNING]
+        open_states = (OperationSet.RUNNING, OperationSet.WAITING)
+        over = [operation.operation_id for operation in self.known.values() if operation.state not in open_states]
         for operation_id in over[: max(0, len(over) - limits.operations_kept)]:
             del self.known[operation_id]
 

@@ -32,6 +32,7 @@ from penstock.delivery.selection import (
     take_retries,
     unread,
 )
+from penstock.envelopes import envelope_json
 
 LOOKED_MAX: Final = 10_000
 NO_TASK: Final = ""  # the line of messages that are no tasks
@@ -52,7 +53,7 @@ def type_of(extent: Extent, offset: int) -> str | None:
         return NO_TASK
     batch, row = extent.message(offset)
     try:
-        return _decoder.decode(batch.payload(row)).task_type
+        return _decoder.decode(envelope_json(batch.payload(row))).task_type
     except msgspec.MsgspecError:
         return None
 

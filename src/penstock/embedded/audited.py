@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.delivery.entries import OperationSet
 from penstock.model import MessageId
 from penstock.model_audit import Caller
 from penstock.operations import Action, Operation
 from penstock.shard.audit import Draft
+from penstock.shard.bulk.book import view_of
 
 EMBEDDED: Final = Caller("local", protocol="embedded")  # whoever is in the same process
 
@@ -37,7 +39,9 @@ HIDDEN_NAMES: Final = frozenset({"args", "kwargs", "batch", "data", "key", "code
 def is_recorded(operation: Operation[Any]) -> bool:
     """Whether each execution has a record of its own: changes of queues, of the broker and of who may do what."""
     spec = operation.spec
-    return spec.action in (Action.MANAGE, Action.OPERATE) and not is_gathered(operation)
+    if spec.action not in (Action.MANAGE, Action.OPERATE) or is_gathered(operation):
+        return False
+    return not getattr(getattr(operation, "options", None), "dry_run", False)
 
 
 def is_gathered(operation: Operation[Any]) -> bool:
@@ -50,6 +54,18 @@ def draft_of(operation: Operation[Any], caller: Caller) -> Draft:
     """The record of an operation."""
     queue = min((name for name in operation.queues() if name), default="")
     return Draft(caller, operation.spec.name, queue, arguments_of(operation))
+
+
+def ended_draft(operation: OperationSet) -> Draft:
+    """The record of the end of an operation on many things, with what it came to."""
+    about = {"operation_id": operation.operation_id, **counts_of(operation)}
+    return Draft(Caller(operation.who or EMBEDDED.who), "end_operation", view_of(operation).queue or "", about)
+
+
+def counts_of(operation: OperationSet) -> dict[str, Any]:
+    """What an operation does, and how far it is."""
+    view = view_of(operation)
+    return {"action": operation.action, "matched": view.matched, "done": view.done, "failed": view.failed}
 
 
 def arguments_of(operation: Operation[Any]) -> dict[str, Any]:

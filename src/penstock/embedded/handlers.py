@@ -1,14 +1,9 @@
-"""The table of handlers: the function that executes each operation, on the session of a shard in this process.
-
-A handler may block and read files; it returns the result and a ticket. Whoever calls it waits until the ticket is
-durable before the result leaves. An embedded session and a broker execute the same handlers.
-"""
+"""Handlers of most operations; `look_handlers` has those of questions about what waits, runs and is connected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -23,10 +18,10 @@ from penstock.delivery.admin import PauseChange
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
-from penstock.embedded import metrics
-from penstock.errors import InvalidField, QueueExists, QueueNotFound, shown
+from penstock.embedded import bulk, look_handlers, metrics
+from penstock.embedded.handler_table import Reply, Who, handles
+from penstock.errors import InvalidField, QueueExists, QueueNotFound, StateError, shown
 from penstock.model import (
-    DEFAULT_GROUP,
     DLQ_SUFFIX,
     OWNER_SEPARATOR,
     Freed,
@@ -36,36 +31,20 @@ from penstock.model import (
     to_micros,
 )
 from penstock.model_audit import AuditFilter
+from penstock.model_metrics import HistorySeries
+from penstock.model_tasks import WorkerRequest
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
-from penstock.rollups.series import SPAN_SECONDS, series
+from penstock.rollups.series import SPAN_SECONDS, earlier, series
 from penstock.shard import browse, dead_letters, members, sink_commit
-from penstock.shard.engine import Ticket
 from penstock.shard.tasks import finish, schedules
-from penstock.shard.tasks import operations as task_operations
 from penstock.storage.staging import stored_name
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
 
-Kind = TypeVar("Kind", bound=ops.Operation[Any])
-Reply = tuple[Any, Ticket]
-
-
-class Who(NamedTuple):
-    """Who requests an operation: `client` for the limits of a client, `owner` for names that belong to a principal."""
-
-    client: str = ""
-    owner: str = ""  # "" is the owner of the broker
-
-
-HANDLERS: Final[dict[type[ops.Operation[Any]], Callable[[Session, Any, Who], Reply]]] = {}
-
-
-def handles(operation: type[Kind]) -> Callable[[Callable[[Session, Kind, Who], Reply]], object]:
-    """Register the function that executes this operation."""
-    return partial(HANDLERS.__setitem__, operation)
+__all__ = ["HANDLERS", "Who"]
 
 
 def _done(function: Callable[..., None], *arguments: Any) -> Reply:
@@ -254,6 +233,7 @@ def _read(session: Session, call: ops.Read, who: Who) -> Reply:
     return browse.read(session.shard, call.queue, call.partition, call.offset, since, call.limit)
 
 
+handles(ops.Latest)(lambda session, call, who: session.timelines.latest(call.queue, call.key))
 handles(ops.Peek)(lambda session, call, who: browse.peek(session.shard, call.queue, call.limit))
 handles(ops.Delayed)(lambda session, call, who: browse.delayed(session.shard, call.queue, call.limit, call.include))
 handles(ops.Cancel)(
@@ -264,26 +244,6 @@ handles(ops.Events)(lambda session, call, who: session.timelines.events(call.id,
 handles(ops.FindMessages)(
     lambda session, call, who: session.timelines.search(call.queue, call.key, call.trace, call.limit, call.look_back)
 )
-IN_LINE: Final = ("in_line",)  # reasons of a message that waits for a consumer
-
-
-@handles(ops.Why)
-def _why(session: Session, call: ops.Why, who: Who) -> Reply:
-    reasons, ticket = browse.why_waiting(session.shard, call.id)
-    if all(reason.code not in IN_LINE for reason in reasons):
-        return reasons, ticket
-    task_type = browse.task_type(session.shard, call.id)
-    if not task_type or session.tasks.knows(task_type):
-        return reasons, ticket
-    text = f"no worker that is there knows the task type {task_type!r}"
-    return [
-        reason._replace(code="no_worker", text=text)
-        if reason.code in IN_LINE and reason.group == DEFAULT_GROUP
-        else reason
-        for reason in reasons
-    ], ticket
-
-
 # groups
 
 
@@ -389,6 +349,17 @@ def _sync(session: Session, call: ops.Sync, who: Who) -> Reply:
     return session.shard.journal.durable_sequence, 0
 
 
+@handles(ops.TakeProfile)
+def _take_profile(session: Session, call: ops.TakeProfile, who: Who) -> Reply:
+    from penstock.embedded import profiles  # late: few ever ask
+
+    if not session.takes_profiles:
+        raise StateError("this broker takes no profiles", hint="set profile = true")
+    if call.what == "threads":
+        return profiles.threads(session.loop), 0
+    return (profiles.memory if call.what == "memory" else profiles.profile)(call.seconds), 0
+
+
 @handles(ops.Compact)
 def _compact(session: Session, call: ops.Compact, who: Who) -> Reply:
     session.shard.require_open()
@@ -413,7 +384,17 @@ def _get_series(session: Session, call: ops.GetSeries, who: Who) -> Reply:
     is_known = call.queue is None or call.queue in session.shard.core.by_name
     if not is_known and all(value is None for values in found.series.values() for value in values):
         raise QueueNotFound(f"there is no queue {call.queue!r}, nor is there any history of one")
-    return found, 0
+    return _with_context(session, call, found, now), 0
+
+
+def _with_context(session: Session, call: ops.GetSeries, found: HistorySeries, now: int) -> HistorySeries:
+    """A series with the time before it, and with marks, as far as they are wanted."""
+    if call.compare is not None:
+        previous = earlier(session.recorder, call.queue, call.metrics, found, call.compare, now)
+        found = structs.replace(found, previous=previous)
+    if call.marks:
+        found = structs.replace(found, marks=metrics.marks(session, call.queue, found.since, found.until))
+    return found
 
 
 @handles(ops.StartBackup)
@@ -505,23 +486,35 @@ handles(ops.NoteProgress)(
     lambda session, call, who: (None, finish.note_progress(session.shard, call.receipt, call.task_id, call.progress))
 )
 handles(ops.CountTasks)(lambda session, call, who: (session.tasks.counts(), 0))
+handles(ops.SuggestTasks)(
+    lambda session, call, who: (session.tasks.caught_up().suggest(call.field, call.prefix, call.limit), 0)
+)
+handles(ops.ListWorkflows)(lambda session, call, who: (session.tasks.caught_up().workflows(call.limit, call.cursor), 0))
+handles(ops.FindWorkflow)(lambda session, call, who: (session.tasks.caught_up().workflow(call.workflow), 0))
 handles(ops.FindTask)(lambda session, call, who: (session.tasks.task(call.task_id), 0))
 handles(ops.ListTasks)(lambda session, call, who: (session.tasks.caught_up().page(call.filter), 0))
 handles(ops.WaitTask)(lambda session, call, who: session.tasks.wait(call.task_id, call.wait_seconds))
 handles(ops.CancelTask)(lambda session, call, who: (session.tasks.cancel(call.task_id), 0))
 handles(ops.RetryTask)(lambda session, call, who: (session.tasks.retry(call.task_id), 0))
-handles(ops.BeginOperation)(
-    lambda session, call, who: session.tasks.begin_operation(call.action, call.filter, call.operation_id)
-)
-handles(ops.FindOperation)(lambda session, call, who: task_operations.operation(session.shard, call.operation_id))
-handles(ops.ListOperations)(lambda session, call, who: task_operations.operations(session.shard))
-handles(ops.StopOperation)(lambda session, call, who: task_operations.stop_operation(session.shard, call.operation_id))
 handles(ops.HeartbeatWorker)(lambda session, call, who: (session.tasks.heartbeat(call.info, who.owner), 0))
 handles(ops.AwaitNews)(
     lambda session, call, who: (session.tasks.await_news(owned(who.owner, call.worker_id), call.wait_seconds), 0)
 )
 handles(ops.ForgetWorker)(lambda session, call, who: (None, session.tasks.forget(owned(who.owner, call.worker_id))))
 handles(ops.Workers)(lambda session, call, who: (session.tasks.workers(), 0))
+handles(ops.QuietWorker)(lambda session, call, who: _request_worker(session, call, "quiet"))
+handles(ops.ResumeWorker)(lambda session, call, who: _request_worker(session, call, ""))
+handles(ops.StopWorker)(lambda session, call, who: _request_worker(session, call, "stop", call.grace_seconds))
+
+
+def _request_worker(session: Session, call: Any, requested: WorkerRequest, grace: float | None = None) -> Reply:
+    """Have a worker do something; who wanted it is recorded first, since nothing of it is in the journal."""
+    session.audit.record_first()
+    return session.tasks.request_worker(call.worker_id, call.owner, requested, grace), 0
+
+
+handles(ops.RunSchedule)(lambda session, call, who: schedules.run_schedule(session.shard, call.name))
+handles(ops.Ticks)(lambda session, call, who: schedules.ticks(session.tasks, call.name, call.count, call.runs))
 handles(ops.SetSchedule)(lambda session, call, who: schedules.set_schedule(session.shard, call.schedule))
 handles(ops.DeleteSchedule)(lambda session, call, who: (None, schedules.delete_schedule(session.shard, call.name)))
 handles(ops.Schedules)(lambda session, call, who: schedules.schedules(session.shard))
@@ -580,5 +573,6 @@ handles(ops.DeleteNamespace)(lambda session, call, who: _done(session.access.del
 handles(ops.Me)(lambda session, call, who: (views.principal(LOCAL), 0))  # a broker knows who asks, and replies itself
 
 
+HANDLERS: Final = {**look_handlers.HANDLERS, **bulk.HANDLERS}  # one table: those of this module among them
 MISSING: Final = ops.TABLE.values() - HANDLERS.keys()
 assert not MISSING, f"operations without a handler: {MISSING}"

@@ -8,12 +8,24 @@ those that the session's meter was given: every call of a broker, those of an em
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.delivery import admin
 from penstock.delivery.log import Queue
-from penstock.model import to_datetime
-from penstock.model_metrics import COUNTERS, GAUGES, HealthReport, Latency, MetricsReport, QueueMetrics
+from penstock.model import to_datetime, to_micros
+from penstock.model_audit import OK, AuditFilter
+from penstock.model_metrics import (
+    COUNTERS,
+    GAUGES,
+    MARKED,
+    MARKS_MAX,
+    HealthReport,
+    Latency,
+    MetricsReport,
+    QueueMetrics,
+    SeriesMark,
+)
 from penstock.rollups.sampler import age_ms, counters_of, gauges_of
 from penstock.telemetry.groups import Pace, group_row
 from penstock.telemetry.meter import GRID, Histogram, Meter, quantile
@@ -22,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.embedded.session import Session
     from penstock.shard.shard import Shard
 
+AUDITED_MAX: Final = 10_000  # records of the audit log that are looked at for marks
 _NOTHING: Final = (0,) * len(COUNTERS)
 Baseline = Mapping[int, tuple[int, ...]]
 
@@ -40,7 +53,12 @@ def measure_commits(shard: Shard, meter: Meter) -> None:
         sync()
         meter.took("commit", (clock.monotonic() - began) / 1e6)
 
+    def begun() -> Callable[[], None]:
+        began = clock.monotonic()
+        return lambda: meter.took("commit", (clock.monotonic() - began) / 1e6)
+
     shard.commit.around = timed
+    shard.commit.begun = begun
 
 
 def problems_of(session: Session) -> list[str]:
@@ -118,3 +136,19 @@ def _health(session: Session) -> HealthReport:
         segment_bytes=sum(file.bytes for file in segments),
         disk_free_bytes=journal.free_bytes(),
     )
+
+
+def marks(session: Session, queue: str | None, since: datetime, until: datetime) -> list[SeriesMark]:
+    """What was changed in a span of time, oldest first; of a queue, what concerns it."""
+    records = session.audit.find(AuditFilter(outcome=OK, since=to_micros(since, "from")), AUDITED_MAX)
+    found = [
+        SeriesMark(datetime.fromisoformat(record.at), record.queue, record.what, record.who, _shown(record.arguments))
+        for record in reversed(records)
+        if record.what in MARKED and (queue is None or record.queue in ("", queue))
+    ]
+    return sorted((mark for mark in found if since <= mark.at < until), key=lambda mark: mark.at)[-MARKS_MAX:]
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    changes = arguments.get("changes") or arguments.get("options") or arguments
+    return ", ".join(f"{name}={value}" for name, value in changes.items()) if isinstance(changes, Mapping) else ""

@@ -6,6 +6,7 @@ Every method returns a result with a ticket. The result must not leave before th
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +25,13 @@ from penstock.backup.runner import Backups
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin, namespaces
-from penstock.delivery.entries import is_encrypted
+from penstock.delivery.entries import OperationSet, is_encrypted
 from penstock.delivery.group import Group
 from penstock.embedded import metrics
-from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
+from penstock.embedded.audited import EMBEDDED, draft_of, ended_draft, is_recorded
+from penstock.embedded.connections import Connections
 from penstock.embedded.handlers import HANDLERS, Who
+from penstock.embedded.pipeline_runs import PipelineRuns
 from penstock.errors import PenstockError, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -40,6 +43,7 @@ from penstock.model import (
     check_mode,
     check_path,
     check_seconds,
+    check_size,
     is_store_url,
 )
 from penstock.model_access import Quotas, Usage
@@ -53,7 +57,7 @@ from penstock.shard import transactions
 from penstock.shard.audit import AuditLog
 from penstock.shard.engine import Ticket
 from penstock.shard.opening import DirectoryStore, Store, close_shard, open_in_memory, open_shard
-from penstock.shard.queue_leases import Require, lease_queues
+from penstock.shard.queue_leases import Require, ack_leases, lease_queues
 from penstock.shard.queue_sets import SetKey, SetWaiter, set_key
 from penstock.shard.shard import Shard
 from penstock.shard.stored_files import StoredFiles
@@ -64,6 +68,7 @@ from penstock.shard.waiters import Waiter
 from penstock.storage.directory import (
     FORMAT_COMPACTED,
     FORMAT_ENCRYPTED,
+    FORMAT_OPERATIONS,
     FORMAT_PAUSED,
     MARKER,
     raise_format,
@@ -102,6 +107,9 @@ def store_of(
 class Session:
     """One open shard and its background roles. `path` is a directory, or the URL of a store; None: in memory."""
 
+    takes_profiles = True  # of the process that it is in
+    loop: asyncio.AbstractEventLoop | None = None  # of the broker that serves it
+
     def __init__(
         self,
         path: Path | str | None,
@@ -117,6 +125,7 @@ class Session:
         journal_file_bytes: int | None = None,
         upkeep: Upkeep = Upkeep(),  # noqa: B008 - it does not change
         task_retention_seconds: float = limits.task_retention_seconds,
+        task_result_bytes_max: int = limits.task_result_bytes_max,
         data_mode: str | None = None,
         audit: bool = False,
         master_key: str | Path | bytes | None = None,
@@ -129,6 +138,7 @@ class Session:
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")
+        check_size(task_result_bytes_max, "task_result_bytes_max", *limits.task_result_bytes_range)
         mode = check_mode(data_mode)
         rng = rng or random.SystemRandom()
         self._wrapper = wrapper_of(master_key, kms_command, keys)
@@ -148,6 +158,7 @@ class Session:
         self._keep_quotas()
         self._take_short_ways()
         self.shard.sync_us = sync_us
+        self.shard.task_result_bytes_max = task_result_bytes_max
         self.timekeeper = Timekeeper(self.shard)
         own_disk = None if self._store is None else self._store.own_disk
         self.tasks: TaskService = TaskService(self.shard, own_disk, task_retention_seconds, background=background)
@@ -188,13 +199,24 @@ class Session:
         self._is_recording = is_recording
         self.set_meter(Meter(self.opened_at))
 
+    @property
+    def store(self) -> Store | None:
+        """What the shard is in; None: in memory."""
+        return self._store
+
+    @property
+    def location(self) -> str:
+        """The directory; "" where there is none."""
+        return "" if self._disk is None else str(self._disk.root)
+
     def set_meter(self, meter: Meter) -> None:
         """What latencies and refusals are read from."""
         self.meter = self.recorder.sampler.meter = meter
         metrics.measure_commits(self.shard, meter)
 
     def _instruct_keeper(self, task_retention_seconds: float) -> None:
-        """Who must know before the storekeeper removes something."""
+        """Who must know before the storekeeper removes something, and when operations begin and end."""
+        self._record_ends()
         if self.keeper is not None:
             self.keeper.before_removal = self.tasks.before_removal
             self.keeper.before_audit_removal = self.audit.before_removal
@@ -205,6 +227,8 @@ class Session:
     def _keep_quotas(self) -> None:
         self.staged_quotas = StagedQuotas(self._disk, self.staging)
         self._quotas: dict[str, Quotas] = {}  # as declared to the shard
+        self.pipeline_runs: PipelineRuns = PipelineRuns(self._disk, self.clock.now)
+        self.connections: Connections = Connections(self.clock.now)  # those of a broker
         self.connections_of: Callable[[str], int] = lambda namespace: 0  # a broker counts them
         self._declare_namespaces()
         self.access.on_change.append(self._declare_namespaces)
@@ -236,7 +260,7 @@ class Session:
         store = self.shard.store
         self.reads_elsewhere = store is not None and bool(store.disk.book.locations)
         self.lease = self._lease_then_ack if self.reads_elsewhere else self.shard.lease
-        self.loaded = self.shard.loaded
+        self.loaded = partial(self.shard.loaded, only_kept=True)
         self.settle = self.shard.settle
         self.settle_lease = self.shard.settle_lease
         self.extend = self.shard.extend
@@ -260,6 +284,24 @@ class Session:
         """Something is paused or resumed: unless all versions know that, older ones must not open the directory."""
         if not is_known and self._disk is not None and self._disk.exists(MARKER):
             raise_format(self._disk, read_marker(self._disk), FORMAT_PAUSED)
+
+    def _record_ends(self) -> None:
+        """The end of an operation that runs in the background has a record too, with its counts."""
+        self.tasks.bulk.before_first = self.before_operation
+
+        def record(operation: OperationSet, end: Callable[[], object]) -> None:
+            draft = ended_draft(operation)
+            if not self.audit.is_on:
+                end()
+            else:
+                self.audit.run(draft, lambda: (end(), 0))
+
+        self.tasks.operations.on_end = record
+
+    def before_operation(self) -> None:
+        """An operation that older versions do not know begins: they must not open the directory from now on."""
+        if self._disk is not None and self._disk.exists(MARKER):
+            raise_format(self._disk, read_marker(self._disk), FORMAT_OPERATIONS)
 
     def _begin(self, background: bool) -> None:
         try:
@@ -329,17 +371,26 @@ class Session:
     def loaded_reply(self, reply: Reply) -> Reply:
         """A reply with all its messages in memory. What cannot be read for now is released: that costs no attempt."""
         if isinstance(reply, LeaseReply):
-            return msgspec.structs.replace(reply, pieces=self.load_lease(reply).pieces)
+            loaded = self.load_lease(reply)
+            return msgspec.structs.replace(reply, nonce=loaded.nonce, pieces=loaded.pieces, count=loaded.count)
         try:
-            return msgspec.structs.replace(reply, leases=[self.load_lease(lease) for lease in reply.leases])
+            leases = [lease for lease in map(self.load_lease, reply.leases) if lease.count]
+            return msgspec.structs.replace(reply, leases=leases, count=sum(lease.count for lease in leases))
         except Unavailable:
             self.settle_leases([lease.nonce for lease in reply.leases], RELEASE)
             raise
 
     def load_lease(self, reply: LeaseReply) -> LeaseReply:
-        """A reply with everything in memory. What cannot be read for now is released: that costs no attempt."""
+        """A reply with everything in memory. What cannot be read for now is released: that costs no attempt.
+
+        What retention has removed meanwhile is left out.
+        """
         try:
-            return msgspec.structs.replace(reply, pieces=self.loaded(reply.pieces))
+            pieces = self.loaded(reply.pieces)
+            if len(pieces) == len(reply.pieces):
+                return msgspec.structs.replace(reply, pieces=pieces)
+            count = sum(len(piece.offsets) for piece in pieces)
+            return msgspec.structs.replace(reply, pieces=pieces, count=count, nonce=reply.nonce if count else 0)
         except Unavailable:
             if reply.nonce:
                 self.settle_lease(reply.nonce, RELEASE)
@@ -409,7 +460,9 @@ class Session:
     def settle_leases(self, nonces: Iterable[int], how: Settling) -> tuple[PenstockError | None, Ticket]:
         """End all deliveries that some leases still hold; the first error, after all that can be settled is."""
         failure: PenstockError | None = None
-        last = 0
+        last, nonces = 0, list(nonces)
+        if how.outcome is Outcome.ACKED and len(nonces) > 1:
+            last, nonces = ack_leases(self.shard, nonces)
         for nonce in nonces:
             try:
                 last = max(last, self.settle_lease(nonce, how))
@@ -460,7 +513,9 @@ class Session:
     def unwatch(self, watch: Watch, *, served: bool) -> None:
         waiter, group = watch
         with self.shard.lock:
-            self.shard.check()
+            if self.shard.changing:  # it has stopped: nobody is served any more, and whoever waits is woken
+                self.shard.abandon()
+                return
             self.shard.changing = True  # a wake-up that is not passed on is lost
             if isinstance(waiter, SetWaiter):
                 self.shard.waiters.sets.leave(waiter, served=served)
@@ -486,7 +541,7 @@ class Session:
 
         Names of producers, sinks, members and workers are those of the principal `owner`, "" for the broker's own.
         """
-        handler, who = HANDLERS[type(operation)], Who(client, owner)
+        handler, who = HANDLERS[type(operation)], Who(client, owner, owner or caller.who)
         if self.audit.is_on and is_recorded(operation):
             return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, who))
         return handler(self, operation, who)

@@ -23,7 +23,8 @@ from penstock.delivery import entries, snapshot
 from penstock.errors import Damaged, QueueNotFound
 from penstock.history.files import Files
 from penstock.history.slices import OffsetRange
-from penstock.model import QueueOptions, queue_options_decode, suggestion
+from penstock.model import QueueOptions, queue_options_decode
+from penstock.refusals import suggestion
 from penstock.storage.checkpoint import Checkpoint
 from penstock.storage.frames import FRAME, HEADER_BYTES, PREFIX, STAMP, frame_is_sound, seed_of
 from penstock.storage.journal_files import first_sequences, name_of

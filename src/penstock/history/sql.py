@@ -23,7 +23,8 @@ from penstock.history.change_rows import EVENTS_SCHEMA
 from penstock.history.history import History
 from penstock.history.moment import Moment
 from penstock.history.slices import Limits, OffsetRange
-from penstock.model import suggestion, to_micros
+from penstock.model import to_micros
+from penstock.refusals import suggestion
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock import limits
+from penstock import limits, refusals
 from penstock.errors import InvalidField, shown
-from penstock.model import check_name, check_seconds, suggestion
+from penstock.model import check_name, check_seconds
 from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, Quotas, RoleView, UserView
 from penstock.model_audit import AuditRecord, AuditVerification
 from penstock.operations.base import Action, Check, Operation, Repeat, operation
 from penstock.operations.types import IN_QUEUE, Instant, Limit, QueueName
+from penstock.refusals import suggestion
 from penstock.replies import DataKeyView, QueueKeys
 
 KEEP_SECONDS_DEFAULT: Final = 86_400.0
@@ -66,8 +67,7 @@ def quotas_of(values: Mapping[str, Any]) -> Quotas:
     try:
         return msgspec.convert(dict(values), Quotas)
     except msgspec.ValidationError as error:
-        what, _, field = str(error).partition(" - at `$.")
-        raise InvalidField(f"{field.rstrip('`') or 'quotas'}: {what}") from None
+        raise refusals.refusal(error, Quotas, dict(values), whole="quotas") from None
 
 
 def _quotas(value: Any, field: str) -> Quotas:

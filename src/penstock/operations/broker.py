@@ -7,7 +7,7 @@ from typing import Annotated
 
 from penstock.model import Freed, PauseState, check_name
 from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
-from penstock.operations.types import NamespacePrefix, Paused, PauseReason, QueueName
+from penstock.operations.types import NamespacePrefix, Paused, PauseReason, Profiled, ProfileSeconds, QueueName
 from penstock.replies import BackupState, HistoryInfo, ServerInfo, SinkState
 
 
@@ -186,6 +186,26 @@ class StartBackup(Operation[BackupState], frozen=True):
 )
 class GetBackup(Operation[BackupState], frozen=True):
     """The backup that runs, or the last one."""
+
+
+@operation(
+    Action.OPERATE,
+    http="POST /profiles",
+    route="take_profile",
+    repeat=Repeat.NEVER,
+    reply="text",
+    errors=("invalid_field", "conflict"),
+    example={"what": "memory", "seconds": 5},
+)
+class TakeProfile(Operation[str], frozen=True):
+    """Look at what the broker is busy with: `cpu`, `memory` or `threads`. One at a time, where `profile` is set.
+
+    `cpu` is collapsed stacks, `memory` what the lines of code hold that allocated meanwhile, `threads` where each
+    thread and each task of the event loop is; names only.
+    """
+
+    what: Profiled
+    seconds: ProfileSeconds = 5.0
 
 
 # stored files, for readers of history: they hold every queue

@@ -15,6 +15,7 @@ from penstock.operations.types import (
     Instant,
     Limit,
     LookBack,
+    MessageKey,
     Offset,
     Partition,
     QueueName,
@@ -56,6 +57,21 @@ class Peek(Operation[list[Message]], frozen=True):
 
     queue: QueueName
     limit: Limit = 1
+
+
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/latest",
+    errors=(*IN_QUEUE, "invalid_field"),
+    route="get_latest_message",
+    reply="messages",
+    example={"key": "customer-7"},
+)
+class Latest(Operation[list[Message]], frozen=True):
+    """The newest message of a key, in a queue with `compaction` "latest"; none after a tombstone, or without one."""
+
+    queue: QueueName
+    key: MessageKey
 
 
 @operation(

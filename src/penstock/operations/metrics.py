@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from penstock.errors import InvalidField
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport, check_series
 from penstock.operations.base import Action, Check, Operation, operation
-from penstock.operations.types import Instant, QueueName
+from penstock.operations.types import Flag, Instant, QueueName
 
 STEP_SECONDS_MAX: Final = 366 * 86_400
 
@@ -35,7 +35,8 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     From the roll-ups that the broker keeps: by the second for ten minutes, by the minute, hour and day for longer.
     Counters are sums over a step, gauges their highest value, percentiles are merged. Without `from` it is the last
     hour; without `step` as many values as fit a chart. A step that is a multiple of an hour reads the roll-ups by the
-    hour, and so on.
+    hour, and so on. With `compare` there is `previous` too: the same steps that many seconds earlier, say 604800 for
+    the week before. With `marks`, changes of options and pauses in that time, from the audit log.
     """
 
     queue: QueueName | None = None
@@ -43,6 +44,8 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     since: Instant | None = None
     until: Instant | None = None
     step: Annotated[int, Check(_step)] | None = None  # seconds
+    compare: Annotated[int, Check(_step)] | None = None  # seconds
+    marks: Flag = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.model import Freed, Message, MessageId, QueueOptions, QueueStats
+from penstock.model_letters import LetterFilter, SignatureReport
 from penstock.operations.base import Action, Operation, Repeat, operation
 from penstock.operations.types import (
     IN_PUSH,
@@ -22,7 +23,6 @@ from penstock.operations.types import (
     Rate,
 )
 from penstock.replies import LeaseView
-from penstock.requests import LetterFilter
 
 
 @operation(
@@ -207,20 +207,50 @@ class DeadLetters(Operation[list[Message]], frozen=True):
 
 
 @operation(
-    Action.MANAGE,
-    http="POST /queues/{queue}/dlq/redrive",
-    repeat=Repeat.NEVER,
-    errors=(*IN_QUEUE, "invalid_field", "conflict"),
-    route="redrive_dead_letters",
-    reply="redriven",
-    example={"error_contains": "timeout", "rate": 100},
+    Action.READ,
+    http="GET /queues/{queue}/dlq/signatures",
+    errors=(*IN_QUEUE, "invalid_field"),
+    route="list_signatures",
+    example={"limit": 20},
 )
+class LetterSignatures(Operation[SignatureReport], frozen=True):
+    """Dead letters of a queue by the signature of their errors, with what they share that healthy messages do not."""
+
+    queue: QueueName
+    limit: Limit = 50
+
+
+@operation(
+    Action.READ,
+    http="GET /dlq/signatures",
+    errors=("invalid_field",),
+    route="list_all_signatures",
+    example={"limit": 20},
+    queues=(),
+)
+class AllSignatures(Operation[SignatureReport], frozen=True):
+    """Dead letters of all queues that one may read, by the signature of their errors."""
+
+    limit: Limit = 50
+
+    def visible(self, reply: SignatureReport, may: Callable[[str], bool]) -> SignatureReport:
+        return msgspec.structs.replace(
+            reply,
+            signatures=[signature for signature in reply.signatures if may(signature.queue)],
+            queues=[sampled for sampled in reply.queues if may(sampled.queue)],
+        )
+
+
+@operation(Action.MANAGE, repeat=Repeat.NEVER, errors=(*IN_QUEUE, "invalid_field", "conflict"))
 class Redrive(Operation[int], frozen=True):
-    """Send dead letters back to the groups in which they died, at most `rate` a second."""
+    """Send dead letters back to the groups in which they died, at most `rate` a second, before it replies."""
 
     queue: QueueName
     filter: Letters = LetterFilter()
     rate: Rate | None = None
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return [(Action.MANAGE, self.queue), *([(Action.READ, self.queue)] if self.filter.signature else [])]
 
 
 @operation(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock import validation
+from penstock import limits, refusals, validation
 from penstock.errors import PenstockError
-from penstock.model import Receipt
+from penstock.model import Receipt, check_name, check_seconds
 from penstock.model_tasks import (
     Finish,
-    OperationView,
+    ScheduleRun,
     ScheduleSpec,
+    ScheduleTicks,
     ScheduleView,
     Submitted,
+    Suggestion,
     TaskCounts,
     TaskFilter,
     TaskPage,
@@ -24,9 +26,11 @@ from penstock.model_tasks import (
     WorkerInfo,
     WorkerNews,
     WorkerView,
+    WorkflowPage,
+    WorkflowView,
 )
 from penstock.operations.base import SOME_QUEUE, Action, Check, Operation, Repeat, operation
-from penstock.operations.types import IN_PUSH, OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
+from penstock.operations.types import IN_PUSH, Prefix, ScheduleName, TaskId, WaitSeconds, WorkerId, number
 
 ONE_TASK: Final = ("task_not_found", "invalid_field")
 SETTLE: Final = ("bad_receipt", "lease_lost", "invalid_field")
@@ -35,12 +39,32 @@ RECEIPT: Final = "orders:0:7:1:6f2a90c44d1be803"
 TASK: Final = "0190f3a2-7b1c-7c00-8000-0123456789ab"
 # Not within the classes: what is written in an annotation there does not see the names of this module when it runs.
 Filter = Annotated[TaskFilter, Check(lambda value, field: validation.task_filter(value))]
-OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
-OperationAction = Annotated[str, Check(lambda value, field: validation.operation_action(value).value)]
-NewOperationId = Annotated[str, Check(lambda value, field: value and validation.operation_id(value))]
 Submissions = Annotated[Sequence[TaskSubmission], Check(lambda value, field: validation.submissions(value))]
 Progress = Annotated[bytes, Check(validation.json_of)]
 Worker = Annotated[WorkerInfo, Check(lambda value, field: validation.worker(value))]
+TickCount = Annotated[int, number(limits.ticks_max)]
+SUGGESTED: Final = ("task_type", "queue", "worker", "status", "workflow", "schedule", "kwargs")
+
+
+def _suggested(value: Any, field: str) -> str:
+    if value not in SUGGESTED:
+        raise refusals.choice(value, SUGGESTED, field)
+    return str(value)
+
+
+SuggestedField = Annotated[str, Check(_suggested)]
+
+
+def _short_text(value: Any, field: str) -> str | None:
+    if value is not None:
+        validation.text(value, field, limits.name_length_max)
+    return value  # type: ignore[no-any-return]
+
+
+Cursor = Annotated[str | None, Check(_short_text)]
+WorkflowName = Annotated[str, Check(check_name)]
+WorkflowCount = Annotated[int, number(limits.workflow_page_max)]
+SuggestionCount = Annotated[int, number(limits.suggestions_max)]
 Schedule = Annotated[ScheduleSpec, Check(lambda value, field: validation.schedule(value))]
 
 
@@ -130,6 +154,25 @@ class CountTasks(Operation[list[TaskCounts]], frozen=True):
 
 @operation(
     Action.READ,
+    http="GET /tasks/suggest",
+    reply="suggestions",
+    errors=("invalid_field",),
+    example={"field": "task_type", "prefix": "se", "limit": 20},
+    queues=(),
+)
+class SuggestTasks(Operation[list[Suggestion]], frozen=True):
+    """Values that tasks have in a field and that begin with a text, to complete a search.
+
+    Only tasks of queues that one may read are looked at. `kwargs` is for names of arguments, as `kwargs.to`.
+    """
+
+    field: SuggestedField
+    prefix: Prefix = ""
+    limit: SuggestionCount = 20
+
+
+@operation(
+    Action.READ,
     http="GET /tasks",
     errors=("invalid_field",),
     example={"status": "failed,dead", "task_type": "send_email", "limit": 20},
@@ -144,6 +187,36 @@ class ListTasks(Operation[TaskPage], frozen=True):
 
     def queues(self) -> Iterable[str]:
         return () if self.filter.queue is None else (self.filter.queue,)
+
+
+@operation(
+    Action.READ,
+    http="GET /workflows",
+    errors=("invalid_field",),
+    example={"limit": 20},
+    queues=(),
+)
+class ListWorkflows(Operation[WorkflowPage], frozen=True):
+    """Workflows with tasks in queues that one may read, newest first, a page at a time.
+
+    The work for a page is bounded: one that is short, or empty, and has a cursor is not the last.
+    """
+
+    limit: WorkflowCount = 50
+    cursor: Cursor = None
+
+
+@operation(
+    Action.READ,
+    http="GET /workflows/{workflow}",
+    errors=ONE_TASK,
+    route="get_workflow",
+    queues=(),
+)
+class FindWorkflow(Operation[WorkflowView], frozen=True):
+    """One workflow, with its tasks in queues that one may read and its critical path."""
+
+    workflow: WorkflowName
 
 
 @operation(Action.READ, errors=ONE_TASK, queues=())
@@ -172,74 +245,6 @@ class RetryTask(Operation[TaskView], frozen=True):
     """Retry a dead, cancelled or failed task, with all its attempts."""
 
     task_id: TaskId
-
-
-# operations on many tasks
-
-
-@operation(
-    Action.MANAGE,
-    http="POST /operations",
-    status=202,
-    errors=("invalid_field", "queue_full", "disk_full"),
-    example={"action": "purge", "status": ["completed"], "until": "2030-01-31T12:00:00Z"},
-)
-class BeginOperation(Operation[OperationView], frozen=True):
-    """Purge or cancel all tasks that match, in the background.
-
-    Started again under the same id, it is the same operation.
-    """
-
-    action: OperationAction
-    filter: OperationFilter
-    operation_id: NewOperationId = ""
-
-    def queues(self) -> Iterable[str]:
-        return (self.filter.queue or "",)
-
-    def needs(self) -> Iterable[tuple[Action, str]]:
-        # A count of those that match is an answer to a question about what is stored.
-        reads = self.filter.argument is not None or self.filter.error_contains is not None
-        actions = (Action.MANAGE, Action.READ) if reads else (Action.MANAGE,)
-        return [(action, queue) for action in actions for queue in self.queues()]
-
-
-@operation(
-    Action.MONITOR,
-    http="GET /operations/{operation_id}",
-    errors=("operation_not_found", "invalid_field"),
-    route="get_operation",
-    queues=(),
-)
-class FindOperation(Operation[OperationView], frozen=True):
-    """The progress of an operation."""
-
-    operation_id: OperationId
-
-
-@operation(
-    Action.MONITOR,
-    http="GET /operations",
-    reply="operations",
-    queues=(),
-)
-class ListOperations(Operation[list[OperationView]], frozen=True):
-    """Operations that run and those that ended lately, newest first."""
-
-    def visible(self, reply: list[OperationView], may: Callable[[str], bool]) -> list[OperationView]:
-        return [operation for operation in reply if may(operation.filter.queue or "")]
-
-
-@operation(
-    Action.MANAGE,
-    http="DELETE /operations/{operation_id}",
-    errors=("operation_not_found", "task_conflict", "invalid_field"),
-    queues=(),
-)
-class StopOperation(Operation[OperationView], frozen=True):
-    """Stop an operation; what is done stays done."""
-
-    operation_id: OperationId
 
 
 # workers
@@ -312,6 +317,56 @@ class Workers(Operation[list[WorkerView]], frozen=True):
         return [worker for worker in views if worker is not None]
 
 
+@operation(
+    Action.MANAGE,
+    http="POST /workers/{worker_id}/quiet",
+    errors=(*WORKER, "worker_not_found", "conflict"),
+    example={"owner": "mail-service"},
+    queues=(),
+)
+class QuietWorker(Operation[WorkerView], frozen=True):
+    """Have a worker take no more tasks, and finish those that run.
+
+    It takes tasks again after `resume`. `owner` is the principal that it runs as, where several have one of this id.
+    """
+
+    worker_id: WorkerId
+    owner: str | None = None
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /workers/{worker_id}/resume",
+    errors=(*WORKER, "worker_not_found", "conflict"),
+    example={"owner": "mail-service"},
+    queues=(),
+)
+class ResumeWorker(Operation[WorkerView], frozen=True):
+    """Have a quiet worker take tasks again."""
+
+    worker_id: WorkerId
+    owner: str | None = None
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /workers/{worker_id}/stop",
+    errors=(*WORKER, "worker_not_found", "conflict"),
+    example={"grace_ms": 30000},
+    queues=(),
+)
+class StopWorker(Operation[WorkerView], frozen=True):
+    """Have a worker stop: it takes no more tasks, finishes those that run and ends.
+
+    What still runs after `grace_seconds`, or after the time that its own settings give, is released without counting an
+    attempt.
+    """
+
+    worker_id: WorkerId
+    owner: str | None = None
+    grace_seconds: Annotated[float, Check(check_seconds)] | None = None
+
+
 # schedules
 
 
@@ -340,6 +395,39 @@ class DeleteSchedule(Operation[None], frozen=True):
     """Delete a schedule; tasks that it submitted stay."""
 
     name: ScheduleName
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /schedules/{name}/run",
+    repeat=Repeat.NEVER,
+    status=201,
+    errors=(*IN_PUSH, "schedule_not_found"),
+    queues=(),
+)
+class RunSchedule(Operation[ScheduleRun], frozen=True):
+    """Submit the task of a schedule now, once more than its clock does.
+
+    Its ticks stay as they are, and a paused schedule stays paused.
+    """
+
+    name: ScheduleName
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /schedules/{name}/ticks",
+    route="list_ticks",
+    errors=("schedule_not_found", "invalid_field"),
+    example={"count": 5, "runs": 10},
+    queues=(),
+)
+class Ticks(Operation[ScheduleTicks], frozen=True):
+    """The next ticks of a schedule, in UTC and in its time zone, and the last tasks that it has submitted."""
+
+    name: ScheduleName
+    count: TickCount = 5
+    runs: TickCount = 10
 
 
 @operation(

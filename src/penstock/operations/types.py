@@ -6,15 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from penstock import limits, validation
+from penstock import limits, refusals, validation
 from penstock.errors import InvalidField, shown
 from penstock.model import RESERVED_PREFIX, MessageId, check_name
+from penstock.model_letters import LetterFilter
 from penstock.operations.base import Check
-from penstock.requests import LetterFilter, check_session_seconds
+from penstock.requests import check_session_seconds
 
 IN_QUEUE: Final = ("queue_not_found",)
 IN_PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 
+
+def _message_key(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidField(f"{field}: {shown(value)} is not the key of a message")
+    return value
+
+
+MessageKey = Annotated[str, Check(_message_key)]
 QueueName = Annotated[str, Check(check_name)]
 GroupName = Annotated[str, Check(check_name)]
 MemberName = Annotated[str, Check(check_name)]
@@ -36,12 +45,13 @@ ScheduleName = Annotated[str, Check(lambda value, field: validation.schedule_nam
 
 def _included(value: Any, field: str) -> str:
     if value not in INCLUDED:
-        known = ", ".join(filter(None, INCLUDED))
-        raise InvalidField(f"{field}: {shown(value)} is not something that can be included", hint=f"one of {known}")
+        raise refusals.choice(value, tuple(filter(None, INCLUDED)), field)
     return str(value)
 
 
-def _number(most: int) -> Check:
+def number(most: int) -> Check:
+    """A whole number from 1 on."""
+
     def check(value: Any, field: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise InvalidField(f"{field}: {shown(value)} is outside 1 to {most:,}")
@@ -50,13 +60,30 @@ def _number(most: int) -> Check:
     return Check(check)
 
 
-SearchLimit = Annotated[int, _number(limits.timelines_max)]
-LookBack = Annotated[int, _number(limits.look_back_max)]
+SearchLimit = Annotated[int, number(limits.timelines_max)]
+LookBack = Annotated[int, number(limits.look_back_max)]
+
+
+def _profiled(value: Any, field: str) -> str:
+    if value not in PROFILED:
+        raise InvalidField(f"{field}: {shown(value)} has no profile", hint=f"one of {', '.join(PROFILED)}")
+    return str(value)
+
+
+def _profile_seconds(value: Any, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limits.profile_seconds_max:
+        raise InvalidField(f"{field}: {shown(value)} is not a number over 0, up to {limits.profile_seconds_max:g}")
+    return float(value)
+
+
+PROFILED: Final = ("cpu", "memory", "threads")
+Profiled = Annotated[Literal["cpu", "memory", "threads"], Check(_profiled)]
+ProfileSeconds = Annotated[float, Check(_profile_seconds)]
 
 
 def _paused(value: Any, field: str) -> str:
     if value not in PAUSED:
-        raise InvalidField(f"{field}: {shown(value)} cannot be paused", hint=f"one of {', '.join(PAUSED)}")
+        raise refusals.choice(value, PAUSED, field)
     return str(value)
 
 
@@ -73,6 +100,13 @@ def _namespace(value: Any, field: str) -> str:
     return name
 
 
+def _prefix(value: Any, field: str) -> str:
+    if not isinstance(value, str) or len(value.encode(errors="surrogatepass")) > limits.key_bytes_max:
+        raise InvalidField(f"{field}: it is no text of up to {limits.key_bytes_max:,} bytes")
+    return value
+
+
+Prefix = Annotated[str, Check(_prefix)]
 NamespacePrefix = Annotated[str, Check(_namespace)]
 PAUSED: Final = ("push", "delivery", "all")
 Paused = Annotated[Literal["push", "delivery", "all"], Check(_paused)]

@@ -24,7 +24,7 @@ from penstock.forks import refuse_in_forks
 from penstock.model import MessageId, Outcome, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connector import Connector, Transport
-from penstock.remote.exchange import Exchange, Garbled, tell
+from penstock.remote.exchange import Exchange, Garbled, given_up, tell
 from penstock.remote.http_pool import HttpPool
 from penstock.remote.linger import AsyncLinger, resolve
 from penstock.remote.producer import nameless
@@ -148,6 +148,9 @@ class AsyncSession(RemoteSession):
                 request.renew()
                 self.loop.call_later(wait, self._submit_again, request)
                 return
+            if request.is_unsure(answer):
+                answer = given_up(answer)
+                request.release()
         (request.then or self._resolve)(request, answer)
         if self._answered is not None:
             self._wake()
@@ -159,6 +162,8 @@ class AsyncSession(RemoteSession):
     def _submit_again(self, request: Request) -> None:
         if request.future is None or not request.future.cancelled():
             self.submit(request)
+        else:
+            request.release()
 
     def _resolve(self, request: Request, answer: Any) -> None:
         if request.future.done():  # cancelled, and the task has not run since
@@ -227,6 +232,7 @@ class AsyncSession(RemoteSession):
             self.pool.abandon(request.correlation)
         if request in self._waiting:
             self._waiting.remove(request)
+            request.release()
 
     def _check_overdue(self) -> None:
         now = self.loop.time()

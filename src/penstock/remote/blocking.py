@@ -18,6 +18,7 @@ from penstock.forks import refuse_in_forks
 from penstock.model import MessageId, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connection import Connection, Shared
+from penstock.remote.exchange import given_up
 from penstock.remote.linger import Linger
 from penstock.remote.request import Request
 from penstock.remote.session import RemoteSession
@@ -100,17 +101,28 @@ class Session(RemoteSession):
         deadline = self.deadline(request)
         started = self._shared.micros(0)
         while True:
-            try:
-                with self.connection(request.finishes) as connection:
-                    return connection.ask(request, deadline)
-            except (RateLimited, Unavailable) as error:
-                patience = started + round(self._settings.patience(error) * 1_000_000)
-                left = self._shared.left(min(deadline, patience))
-                if not error.retry_after_seconds or left < error.retry_after_seconds:
-                    raise
-                if self._shared.closing.wait(error.retry_after_seconds):
-                    raise Closed("this Penstock is closed") from None
-                request.renew()
+            with self.connection(request.finishes) as connection:
+                while True:
+                    try:
+                        return connection.ask(request, deadline)
+                    except (RateLimited, Unavailable) as error:
+                        self._wait_out(request, error, deadline, started)
+                    if not request.sequence:
+                        break  # others may use the connection; a sequence counts for its producer alone
+
+    def _wait_out(self, request: Request, error: RateLimited | Unavailable, deadline: int, started: int) -> None:
+        """Wait as long as a refusal says; raises when there is no time for that."""
+        patience = started + round(self._settings.patience(error) * 1_000_000)
+        left = self._shared.left(min(deadline, patience))
+        seconds = error.retry_after_seconds
+        if not seconds or left < seconds:
+            is_unsure = request.is_unsure(error)
+            request.release()
+            raise given_up(error) if is_unsure else error
+        if self._shared.closing.wait(seconds):
+            request.release()
+            raise Closed("this Penstock is closed") from None
+        request.renew()
 
     # messages
 

@@ -22,7 +22,7 @@ from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.route import Route
-from penstock.remote.settings import Address, Settings
+from penstock.remote.settings import Address, Settings, log_retries
 from penstock.remote.tls import ClientTls, explained, no_answer, read_now, shutdown_both
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
@@ -96,8 +96,11 @@ class Connection:
                 return
             pause = self._settings.backoff(tries)
             tries += 1
-            if self._shared.left(deadline) <= pause:
+            left = self._shared.left(deadline)
+            if left <= pause:
                 raise failure
+            if tries == 1:
+                log_retries(failure, left)
             if self._shared.closing.wait(pause):
                 raise Closed("this Penstock is closed")
 

@@ -14,6 +14,7 @@ from penstock.remote.credentials import current_token, login
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
 from penstock.remote.route import Route
+from penstock.remote.settings import log_retries
 from penstock.remote.tls import ClientTls, explained, no_answer
 from penstock.wire.frames import Buffer
 
@@ -105,6 +106,8 @@ class Connector:
             if loop.time() + pause >= deadline:
                 assert self.failure is not None
                 raise self.failure
+            if tries == 1 and self.failure is not None:
+                log_retries(self.failure, deadline - loop.time())
             await asyncio.sleep(pause)
 
     async def _try_all(self, deadline: float) -> Transport | None:

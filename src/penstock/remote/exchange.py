@@ -6,6 +6,7 @@
                └─── otherwise ──────────▶ on_reply(Unavailable): nobody knows whether it happened
 
 A broker that stops refuses new work: such a request has not happened, and is put again on the next connection.
+An older broker hangs up on a type of request that it does not know: that one fails, since it would never be answered.
 An answer that nobody waits for any more is dropped; messages that come with it are given back at once.
 """
 
@@ -16,13 +17,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock import limits
-from penstock.errors import LeaseLost, Moved, OutcomeUnknown, PenstockError, TooLarge, Unavailable
+from penstock.errors import BadRequest, LeaseLost, Moved, OutcomeUnknown, PenstockError, TooLarge, Unavailable
 from penstock.model import Outcome
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
 from penstock.remote.request import Again, Request
 from penstock.replies import leases_of
 from penstock.requests import Settling
+from penstock.version import VERSION
 from penstock.wire.answers import decode_leased, decode_leased_queues
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
@@ -56,6 +58,7 @@ class Exchange:
         self.is_leaving = False  # the broker has said goodbye
         self.is_moved = False  # this node has nothing to say any more: another one has
         self.frame_bytes_max = limits.frame_bytes_max  # as the broker says in its welcome
+        self.server = "penstock"  # the broker and its version, as it says in its welcome
         self.pending: dict[int, Request] = {}
         self.turned_away: dict[int, Request] = {}  # by a broker that is leaving: for the next connection
         self._correlation = 0
@@ -124,6 +127,7 @@ class Exchange:
             raise ValueError(f"an answer of type {kind} to a request of type {request.kind}")
         if request.kind == HELLO and isinstance(answer, Welcome):
             self.frame_bytes_max = answer.frame_bytes_max
+            self.server = answer.server
         tell(request, answer)
 
     def _is_turned_away(self, request: Request, error: PenstockError) -> bool:
@@ -163,7 +167,7 @@ class Exchange:
         is_turned_away = self.turned_away.pop(request.correlation, None) is not None
         if self.pending.pop(request.correlation, None) is None and not is_turned_away:
             return []
-        _done(request)
+        request.release()
         if is_turned_away or not (request.kind == Type.LEASE or request.wait_seconds):
             return []
         return [frame(Type.CANCEL, 0, asking.cancel(request.correlation))]
@@ -180,7 +184,9 @@ class Exchange:
             request = self.pending.pop(correlation, None)
             if request is None:  # whoever received another one before has taken it back
                 continue
-            if request.kind == Type.HELLO or request.again is Again.NEVER:
+            if self.refused is not None and _is_unknown(request, self.refused):
+                tell(request, self.explained(request, self.refused))
+            elif request.kind == Type.HELLO or request.again is Again.NEVER:
                 tell(request, self.refused or unknown(why))
             else:
                 again[correlation] = request
@@ -191,7 +197,22 @@ class Exchange:
         unanswered = self.unanswered()
         self.pending, self.turned_away = {}, {}
         for request in unanswered:
-            tell(request, error)
+            tell(request, self.explained(request, error))
+
+    def explained(self, request: Request, error: PenstockError) -> PenstockError:
+        """Why a request was refused; that the broker is too old for it, if that is the reason."""
+        if not _is_unknown(request, error):
+            return error
+        versions = f"the broker ({self.server}) is older than this client (penstock/{VERSION})"
+        return BadRequest(
+            f"{versions}: it does not know {Type(request.kind).name} requests",
+            hint="upgrade the broker first, then clients and workers",
+        )
+
+
+def _is_unknown(request: Request, error: PenstockError) -> bool:
+    """Whether a broker does not know requests of this type. It has no code for that, only these words."""
+    return isinstance(error, BadRequest) and f"type {int(request.kind)} is no request" in error.message
 
 
 def unknown(why: str) -> Unavailable:
@@ -200,13 +221,12 @@ def unknown(why: str) -> Unavailable:
 
 
 def tell(request: Request, answer: Any) -> None:
-    """The end of a request."""
-    if request.producer is not None:
-        _done(request)
+    """The end of a request, or of one try of it."""
+    if request.producer is not None and not request.is_unsure(answer):
+        request.release()
     request.on_reply(request, answer)
 
 
-def _done(request: Request) -> None:
-    if request.producer is not None:
-        request.producer.done(request.sequence)
-        request.producer = None
+def given_up(answer: PenstockError) -> Unavailable:
+    """What is said when the last try was refused, and an earlier one may have happened."""
+    return unknown(answer.message)

@@ -358,7 +358,7 @@ class HttpPool:
         for correlation in post.correlations:
             request = self._exchange.pending.pop(correlation, None)
             if request is not None:
-                tell(request, error)
+                tell(request, self._exchange.explained(request, error))
         self._forget(post)
 
     def _forget(self, post: Post) -> None:

@@ -10,11 +10,19 @@ import msgspec
 
 from penstock import operations as ops
 from penstock.batch import Batch, typed_one
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RateLimited, Unavailable
 from penstock.model import Durability, MessageId, Receipt
 from penstock.model_tasks import Submitted
 from penstock.remote.producer import Producer
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, QueueChoice, Settling
+from penstock.requests import (
+    LeaseRequest,
+    Operation,
+    OwnOperation,
+    PartitionChoice,
+    PushOperation,
+    QueueChoice,
+    Settling,
+)
 from penstock.validation import wire_position
 from penstock.wire import answers, requests
 from penstock.wire.errors import ErrorReply, to_error
@@ -71,10 +79,24 @@ class Request:
         self.on_reply: Callable[[Request, Any], None] = keep
         self.then: Callable[[Request, Any], None] | None = None  # what a shell does with the answer in the end
 
+    def is_unsure(self, answer: Any) -> bool:
+        """Whether this try was refused for now, and nobody knows what an earlier one has done."""
+        return self.sent > 1 and isinstance(answer, RateLimited | Unavailable) and bool(answer.retry_after_seconds)
+
     def renew(self) -> None:
-        """It was refused and nothing has happened: it may be made again, as a new one."""
-        self.sequence = self.sent = 0
+        """It was refused, and may be made again: as a new one, unless an earlier try may have happened.
+
+        That one is known by its sequence alone, so it stays.
+        """
+        if self.sent <= 1:
+            self.sequence = self.sent = 0
         self.answer = PENDING
+
+    def release(self) -> None:
+        """The outcome is known, or nobody asks for it any more: its sequence is no longer under way."""
+        if self.producer is not None:
+            self.producer.done(self.sequence)
+            self.producer = None
 
 
 def keep(request: Request, answer: Any) -> None:
@@ -228,18 +250,21 @@ def execute(operation: ops.Operation[Any]) -> Request:
 
 def transact(operations: Sequence[Operation]) -> Request:
     """A transaction; its sequence is one of the pushes'."""
-    steps = [
-        requests.PushStep(step.queue, bytes(step.batch.data), _where(step.partition))
-        if isinstance(step, PushOperation)
-        else requests.SettleStep(str(step.receipt), int(step.how.outcome), step.how.delay_seconds, step.how.error)
-        for step in operations
-    ]
+    steps = [_step(step) for step in operations]
 
     def encode(sequence: int) -> Sequence[Buffer]:
         return (_call_body("transact", requests.Transact(steps, sequence)),)
 
     finishes = any(isinstance(step, requests.SettleStep) for step in steps)
     return Request(Type.CALL, encode, _reader(list[list[MessageId]]), is_numbered=True, finishes=finishes)
+
+
+def _step(step: Operation) -> requests.PushStep | requests.SettleStep | requests.OwnStep:
+    if isinstance(step, PushOperation):
+        return requests.PushStep(step.queue, bytes(step.batch.data), _where(step.partition))
+    if isinstance(step, OwnOperation):
+        return requests.OwnStep(step.queue, step.group, step.member, step.generation, step.partitions)
+    return requests.SettleStep(str(step.receipt), int(step.how.outcome), step.how.delay_seconds, step.how.error)
 
 
 def _submit_tasks(operation: ops.SubmitTasks) -> Request:

@@ -10,6 +10,7 @@ From settings to a session. Sessions are loaded when first used.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -27,6 +28,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, RateLimited
 from penstock.model import check_name, check_seconds
 from penstock.remote.tls import TlsFiles
+
+logger: Final = logging.getLogger("penstock.client")
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+|\[[0-9A-Fa-f:.]+\]:\d+")
 PORTS: Final = {"penstock": 7710, "http": 7711, "penstocks": 7710, "https": 7711}
@@ -61,9 +64,24 @@ class Address(NamedTuple):
     def is_http(self) -> bool:
         return self.scheme in {"http", "https"}
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether a broker there would run on this machine."""
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
+    def serve_command(self) -> str:
+        """The command that starts a broker there."""
+        flag = "--http-port" if self.is_http else "--tcp-port"
+        return "penstock serve" if self.port == PORTS[self.scheme] else f"penstock serve {flag} {self.port}"
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+
+def log_retries(failure: PenstockError, seconds: float) -> None:
+    """Report that nobody answers, once, when the first try fails: more tries follow."""
+    logger.warning("%s; retrying for %.0f s", failure, seconds)
 
 
 def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:

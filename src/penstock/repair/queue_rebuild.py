@@ -28,7 +28,7 @@ from penstock.delivery.settle import DLQ_OPTIONS
 from penstock.delivery.snapshot import QueuePart, restore
 from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
-from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
 from penstock.seals import Seals
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import JournalCheck

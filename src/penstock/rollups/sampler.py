@@ -7,10 +7,12 @@ counters are differences from the last look. A queue that no frame has touched s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
+from penstock.delivery.phases import AFTER, SETTLED
 from penstock.model import Outcome
 from penstock.model_metrics import COUNTERS, GAUGES
 from penstock.rollups.slices import GRID_BUCKETS, Slice, new_slice
@@ -20,12 +22,16 @@ from penstock.telemetry.meter import OTHERS as OTHERS_NAME
 from penstock.telemetry.meter import Histogram, Meter
 
 if TYPE_CHECKING:
+    from penstock.delivery.group import Group
     from penstock.delivery.log import Queue
     from penstock.shard.shard import Shard
 
 STEPS_MAX: Final = 2_048  # queues, groups and partitions that one look may cost
 SKETCHES_MAX: Final = 64  # queues whose latencies one look may compare
 _ENDINGS: Final = tuple(tuple(map(int, outcomes)) for outcomes in ENDINGS.values())
+_FINAL: Final = [int(outcome) for outcome in Outcome if AFTER[outcome] == SETTLED]
+PACE_US: Final = 10_000_000  # between two looks that a pace is made of
+PACE_LOOKS: Final = 7
 _NO_OUTCOMES: Final = [0] * (max(Outcome) + 1)
 _NOTHING: Final = (0,) * len(COUNTERS)
 
@@ -61,10 +67,15 @@ def age_ms(oldest_at: int, now: int) -> int:
     return max(0, now - oldest_at) // 1_000 if oldest_at else 0
 
 
+def _settled(group: Group) -> int:
+    """Messages that a group has finished since the process started."""
+    return sum([group.outcomes[outcome] for outcome in _FINAL])
+
+
 class Seen:
     """A queue at the last look."""
 
-    __slots__ = ("counters", "gauges", "id", "oldest_at", "touched")
+    __slots__ = ("counters", "gauges", "id", "oldest_at", "settled", "touched")
 
     def __init__(self, id: int) -> None:
         self.id = id  # of its row
@@ -72,6 +83,8 @@ class Seen:
         self.counters: tuple[int, ...] = _NOTHING
         self.gauges: tuple[int, ...] = (0,) * (len(GAUGES) - 1)
         self.oldest_at = 0
+        # How much each group had settled, by its id, and when: a look every few seconds of the last minute.
+        self.settled: deque[tuple[int, dict[int, int]]] = deque(maxlen=PACE_LOOKS)
 
 
 class Sampler:
@@ -150,7 +163,21 @@ class Sampler:
         grown = [now - before if now > before else 0 for now, before in pairs]
         seen.counters = counters
         seen.gauges, seen.oldest_at = gauges_of(rows)
+        now = self._shard.clock.monotonic()
+        if not seen.settled or now - seen.settled[-1][0] >= PACE_US:
+            seen.settled.append((now, {group.id: _settled(group) for group in list(queue.groups.values())}))
         return grown
+
+    def settled_per_second(self, queue: int, group: int) -> float | None:
+        """How many messages a group settles in a second, over the last minute; None when nobody looked meanwhile."""
+        seen, known = self._seen.get(queue), self._shard.core.queues.get(queue)
+        now = self._shard.clock.monotonic()
+        looks = [] if seen is None else [look for look in list(seen.settled) if now - look[0] <= PACE_US * PACE_LOOKS]
+        reader = None if known is None else known.groups.get(group)
+        before = next((look for look in looks if group in look[1] and now > look[0]), None)
+        if reader is None or before is None:
+            return None
+        return max(0, _settled(reader) - before[1][group]) * 1e6 / (now - before[0])
 
     def _rows(self, deltas: Mapping[int, Sequence[int]], now: int, *, everything: bool) -> list[list[int]]:
         rows: dict[int, list[int]] = {}

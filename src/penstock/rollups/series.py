@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidField
 from penstock.model import to_datetime
 from penstock.model_metrics import (
+    BROKER_COUNTERS,
+    COUNTERS,
     GAUGES,
     PER_SECOND,
     PERCENTILES,
@@ -56,6 +58,27 @@ def series(
         times=list(range(start, end, step)),
         series={name: table.column(name) for name in metrics},
     )
+
+
+def earlier(
+    recorder: Recorder, queue: str | None, metrics: tuple[str, ...], found: HistorySeries, seconds: int, now: int
+) -> dict[str, list[float | None]]:
+    """The steps of a series, `seconds` earlier. Where only longer ones are kept, each covers several."""
+    since, until = found.times[0] - seconds, found.times[-1] + found.step - seconds
+    step = found.step
+    if _tier_of(step).keep_seconds < now - since:
+        step = max(step, _fitting_step(since, until, now))
+    before = series(recorder, queue, metrics, since, until, step, now)
+    places = [(at - seconds - before.times[0]) // step for at in found.times]
+    return {
+        name: [_share(name, values[place], found.step / step) for place in places]
+        for name, values in before.series.items()
+    }
+
+
+def _share(name: str, value: float | None, share: float) -> float | None:
+    """A value for a shorter step: sums are divided, everything else is the same."""
+    return value * share if value is not None and name in (*COUNTERS, *BROKER_COUNTERS) else value
 
 
 def _fitting_step(since: int, until: int, now: int) -> int:

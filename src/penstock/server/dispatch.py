@@ -195,7 +195,8 @@ class Dispatch:
             sequence, name, payload = requests.decode_push_one(data, start, stop)
             queue = self._names.get(name) or self._name(name)
             if len(payload) > limits.payload_bytes_max:
-                payload = bytes(Batch.build([payload]).data)  # refuses, in the words of a batch
+                with self._broker.counting(queue):
+                    payload = bytes(Batch.build([payload]).data)  # refuses, in the words of a batch
         except PenstockError as error:
             on_reply(error)
             return
@@ -216,8 +217,9 @@ class Dispatch:
         self._held_bytes += len(data)
         on_reply = partial(self._pushed, correlation, len(data), answers.encode_pushed)
         try:
-            batch = Batch.parse(bytes(data) if len(data) < SMALL_BATCH_BYTES else data, validate=True)
             queue = check_name(head.queue)
+            with self._broker.counting(queue):
+                batch = Batch.parse(bytes(data) if len(data) < SMALL_BATCH_BYTES else data, validate=True)
         except PenstockError as error:
             on_reply(error)
             return
@@ -362,6 +364,7 @@ class Dispatch:
             self._answer(Type.OK, correlation, answers.encode_reply(answer))
 
     def _fail(self, correlation: int, error: PenstockError) -> None:
+        self._broker.count_rest(error)
         self._answer(Type.ERROR, correlation, requests.encode(to_reply(error)))
 
     def _answer(self, kind: int, correlation: int, body: bytes = b"") -> None:

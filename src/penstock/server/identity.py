@@ -36,7 +36,8 @@ class Identity:
             about = (settings.jwt_issuer, settings.jwt_audience, self._keys, settings.jwt_grants_claim)
             self._tokens = TokenVerifier(*about, clock, store.roles, lambda name: name in store.document.namespaces)
         self.authenticator = Authenticator(store, clock, entry, self._tokens)
-        self.sign_in = SignIn(StoredUsers(store, self.authenticator), clock)
+        users = StoredUsers(store, self.authenticator)
+        self.sign_in = SignIn(users, clock, is_read_only=settings.dashboard_read_only)
         self._expiry: asyncio.Task[None] | None = None
         self._known = store.document
         self._verified_by = None if self._keys is None else self._keys.keys

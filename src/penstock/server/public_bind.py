@@ -35,23 +35,25 @@ def is_loopback(host: str) -> bool:
 
 def check_public_bind(settings: Settings) -> None:
     """Refuse to listen to a network without protection; the hint says what to add."""
-    if is_loopback(settings.host):
-        return
-    problems = [*_problems(settings)]
+    problems = [problem for name in ("host", "admin_host") for problem in _problems(settings, name)]
     if problems:
         raise BadSettings("\n".join(problems), hint=REMEDIES)
 
 
-def _problems(settings: Settings) -> Iterator[str]:
+def _problems(settings: Settings, name: str) -> Iterator[str]:
+    host = getattr(settings, name)
+    if not host or is_loopback(host):
+        return
     if settings.auth == "off":
-        yield f"auth is 'off', and {settings.host} can be reached from other machines: set auth = 'on'"
+        yield f"auth is 'off', and {host} can be reached from other machines: set auth = 'on'"
     if not (settings.is_seen_with_tls or settings.plaintext):
-        yield f"host: {settings.host} can be reached from other machines, and nothing encrypts what is sent there"
+        yield f"{name}: {host} can be reached from other machines, and nothing encrypts what is sent there"
 
 
 def is_plaintext(settings: Settings) -> bool:
     """Whether a network carries everything unencrypted."""
-    return settings.plaintext and not settings.is_seen_with_tls and not is_loopback(settings.host)
+    hosts = [host for host in (settings.host, settings.admin_host) if host]
+    return settings.plaintext and not settings.is_seen_with_tls and not all(map(is_loopback, hosts))
 
 
 def reachable_host(host: str, names: tuple[str, ...]) -> str:

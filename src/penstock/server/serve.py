@@ -52,6 +52,8 @@ SCHEMES: Final = {
     ("tcp", True): "penstocks://",
     ("http", False): "http://",
     ("http", True): "https://",
+    ("admin", False): "http://",
+    ("admin", True): "https://",
 }
 
 
@@ -82,7 +84,17 @@ class Address(msgspec.Struct, frozen=True):
 
 def ports_of(settings: Settings) -> dict[str, Port]:
     """The port of each protocol."""
-    return {"tcp": settings.tcp_port, "http": settings.http_port, "grpc": settings.grpc_port}
+    return {
+        "tcp": settings.tcp_port,
+        "http": settings.http_port,
+        "grpc": settings.grpc_port,
+        "admin": settings.admin_port,
+    }
+
+
+def host_of(settings: Settings, protocol: str) -> str:
+    """The address that a protocol listens on."""
+    return settings.admin_host or settings.host if protocol == "admin" else settings.host
 
 
 def check_ports(settings: Settings) -> None:
@@ -98,13 +110,13 @@ def _problems(settings: Settings) -> Iterator[str]:
             continue
         try:
             family, kind, proto, _, address = socket.getaddrinfo(
-                settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                host_of(settings, protocol), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             with socket.socket(family, kind, proto) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
-            yield f"{protocol}_port: {_explained(error, settings.host, port)}"
+            yield f"{protocol}_port: {_explained(error, host_of(settings, protocol), port)}"
 
 
 def _explained(error: OSError, host: str, port: Port) -> str:
@@ -128,11 +140,11 @@ async def start(
     try:
         if protocol == "tcp":
             return await _start_tcp(broker, settings, port, tls)
-        if protocol == "http":
-            return await _start_http(broker, settings, port, metrics, tls)
+        if protocol in ("http", "admin"):
+            return await _start_http(broker, settings, protocol, port, metrics, tls)
         return await _start_grpc(broker, settings, port, tls)
     except OSError as error:
-        raise BadSettings(f"{protocol}_port: {_explained(error, settings.host, port)}") from error
+        raise BadSettings(f"{protocol}_port: {_explained(error, host_of(settings, protocol), port)}") from error
 
 
 async def _start_tcp(broker: Broker, settings: Settings, port: int, tls: ServerTls | None) -> Listener:
@@ -150,19 +162,22 @@ async def _start_tcp(broker: Broker, settings: Settings, port: int, tls: ServerT
 
 
 async def _start_http(
-    broker: Broker, settings: Settings, port: int, metrics: Metrics, tls: ServerTls | None
+    broker: Broker, settings: Settings, protocol: str, port: int, metrics: Metrics, tls: ServerTls | None
 ) -> Listener:
+    from penstock.dashboard.files import Banner
     from penstock.server.http.serve import start_http
     from penstock.server.http.site import HttpSettings
     from penstock.server.websocket.conversation import WebSockets
 
     http_settings = HttpSettings(
-        host=settings.host,
+        host=host_of(settings, protocol),
         port=port,
+        serves="admin" if protocol == "admin" else "all" if settings.admin_port == "off" else "public",
         hosts=settings.hosts,
         trusted_proxies=settings.trusted_proxies,
         cors_origins=settings.cors_origins,
         prefix=settings.http_prefix,
+        banner=Banner(settings.dashboard_environment, settings.dashboard_color, settings.dashboard_read_only),
         scheme="https" if settings.is_seen_with_tls else "http",
         request_bytes_max=settings.request_bytes_max,
         connections_max=settings.connections_max,
@@ -253,6 +268,7 @@ class Server:
         try:
             self.broker = self._make_broker(self._session)
             self.broker.elsewhere = self._elsewhere
+            self.broker.is_admin_apart = settings.admin_port != "off"
             self._watch_journal(self._session)
             self._watch_transport(self.broker)
             addresses = await self._listen()
@@ -275,13 +291,12 @@ class Server:
         for protocol in ports_of(self._settings):
             listener = await start(protocol, self.broker, self._settings, metrics, self.tls)
             if listener is not None:
+                host = host_of(self._settings, protocol)
                 if protocol != "grpc":  # whose clients send a key
-                    hosts = _loopbacks(self._settings.host)
-                    self._announcement.add(discovery.place_of(host, listener.port) for host in hosts)
+                    hosts = _loopbacks(host)
+                    self._announcement.add(discovery.place_of(name, listener.port) for name in hosts)
                 self._listeners.append(listener)
-                addresses.append(
-                    Address(protocol, self._settings.host, listener.port, self.tls is not None, self._settings.hosts)
-                )
+                addresses.append(Address(protocol, host, listener.port, self.tls is not None, self._settings.hosts))
         return addresses
 
     def _watch_transport(self, broker: Broker) -> None:
@@ -343,7 +358,8 @@ class Server:
 
     def new_link(self, started: Started) -> str:
         """A one-time link that signs in as the owner; empty where browsers cannot sign in."""
-        urls = [address.url for address in started.addresses if address.protocol == "http"]
+        place = "http" if self._settings.admin_port == "off" else "admin"
+        urls = [address.url for address in started.addresses if address.protocol == place]
         if self._identity is None or not urls or is_plaintext(self._settings):
             return ""
         owner = self._identity.authenticator.by_user(OWNER_NAME)
@@ -435,6 +451,7 @@ def open_with(settings: Settings, path: str | None, **options: Any) -> Session:
             settings.sealing,
         ),
         task_retention_seconds=settings.task_retention_seconds,
+        task_result_bytes_max=settings.task_result_bytes_max,
         audit=settings.audit == "on" or (settings.audit == "auto" and settings.auth == "on"),
         master_key=settings.master_key or None,
         kms_command=settings.kms_command or None,
@@ -443,6 +460,7 @@ def open_with(settings: Settings, path: str | None, **options: Any) -> Session:
         **options,
     )
     session.backups.allowed = settings.backups
+    session.takes_profiles = settings.profile
     return session
 
 

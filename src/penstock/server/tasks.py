@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
-from msgspec import Raw, structs
+from msgspec import UNSET, Raw, structs
 
 from penstock import limits, validation
 from penstock import operations as ops
@@ -31,7 +31,7 @@ from penstock.errors import (
     TaskDied,
     TaskUnfinished,
 )
-from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datetime
+from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, owned, to_datetime
 from penstock.model_tasks import Envelope, OperationView, Submitted, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.operations import Action
 from penstock.replies import LeaseReply, Piece
@@ -41,6 +41,7 @@ from penstock.wire.json_protocols import CLAIMED_MAX, Claim, Claimed, ClaimedTas
 from penstock.wire.json_shapes import milliseconds
 from penstock.wire.json_shapes import seconds as seconds_of
 
+QUIET_SECONDS: Final = 5.0  # that a claim waits of a worker that shall take no tasks
 PURGE_SECONDS: Final = 10.0  # how long a purge is waited for
 
 
@@ -62,7 +63,9 @@ async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> li
         return await broker.execute(client, ops.SubmitTasks([task]))
     except InputError as error:
         message = error.message.removeprefix("item 0: ").removeprefix("tasks[0].")
-        raise type(error)(message, hint=error.hint) from None
+        single = type(error)(message, hint=error.hint)
+        single.is_counted = error.is_counted
+        raise single from None
 
 
 async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.0) -> TaskView:
@@ -85,12 +88,13 @@ async def purge(broker: Broker, client: Client, filter: TaskFilter) -> Operation
     return validation.succeeded(view)
 
 
-def result(task: TaskView) -> Raw:
-    """What a task came to, byte for byte; an error when it has no result."""
+def result(task: TaskView) -> Raw | bytes:
+    """What a task came to, byte for byte: JSON, or bytes; an error when it has no result."""
     if task.result_error:
         raise ResultLost(f"task {task.task_id} is completed, but its result could not be stored: {task.result_error}")
     if task.state is TaskState.COMPLETED:
-        return Raw(task.result or b"null")
+        returned = task.result_bytes
+        return Raw(task.result or b"null") if returned is None else returned
     if task.state is TaskState.DEAD:
         raise TaskDied(f"task {task.task_id} died: {task.error}")
     if task.state is TaskState.CANCELLED:
@@ -125,7 +129,11 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
         raise InvalidField("queues: there is none", hint="name the queues to claim from")
     for queue in queues:  # all of them at first: what somebody may do does not depend on which has something
         raised(broker.refused(client, Action.CONSUME, queue))
-    reply = await _first(broker, client, queues, lease_request, validation.wait_seconds(request.wait_ms / 1000))
+    wait_seconds = validation.wait_seconds(request.wait_ms / 1000)
+    if broker.session.tasks.registry.requested(owned(client.owner, worker_id)):
+        await asyncio.sleep(min(wait_seconds, QUIET_SECONDS))  # it claims again at once, and shall not do so in a loop
+        return Claimed([])
+    reply = await _first(broker, client, queues, lease_request, wait_seconds)
     if reply is None:
         return Claimed([])
     reply, *rest = split(reply, ANSWER_BYTES)
@@ -198,6 +206,7 @@ def _claimed_task(reply: LeaseReply, piece: Piece, index: int, envelope: Envelop
         queue=reply.queue,
         args=Raw(bytes(envelope.args)),
         kwargs=Raw(bytes(envelope.kwargs)),
+        payload_base64=UNSET if envelope.payload is None else envelope.payload,
         attempt=receipt.attempt,
         priority=int(batch.priority[row]) if batch.flags & PRIORITY else limits.priority_default,
         key=batch.key(row) if batch.flags & KEY else None,
@@ -227,6 +236,9 @@ async def _parent(broker: Broker, task_id: str) -> Parent:
     parent = await asyncio.to_thread(broker.session.tasks.task, task_id)
     if parent.result is None or parent.result_error:
         return Parent(task_id, parent.state)
+    returned = parent.result_bytes
+    if returned is not None:
+        return Parent(task_id, parent.state, result_base64=returned)
     return Parent(task_id, parent.state, Raw(parent.result))
 
 

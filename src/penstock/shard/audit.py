@@ -149,6 +149,12 @@ class AuditLog:
             self._shard.confirm(self.write([draft], "fsync"))
             draft.is_written = True
 
+    def note(self, **arguments: Any) -> None:
+        """Add to the record of the operation that this thread executes, which is not written yet."""
+        draft = self._running.get(threading.get_ident())
+        if draft is not None:
+            draft.arguments = {**draft.arguments, **arguments}
+
     def record_change(self, what: str, target: str) -> None:
         """Make the record of a change of access durable: its file is about to be changed.
 

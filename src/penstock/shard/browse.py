@@ -21,7 +21,7 @@ from penstock.delivery.log import Partition, Queue, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.typed_selection import type_of
-from penstock.errors import GroupExists
+from penstock.errors import GroupExists, MessageNotFound
 from penstock.model import (
     DEFAULT_GROUP,
     Message,
@@ -34,7 +34,8 @@ from penstock.model import (
     to_datetime,
 )
 from penstock.replies import LeaseView, Piece
-from penstock.shard.payload_rows import pieces_of, pieces_of_takes
+from penstock.shard.payload_rows import fetch_times, pieces_of, pieces_of_takes, sealed_extents
+from penstock.storage.extents import Extent as SealedExtent
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
@@ -58,13 +59,22 @@ def read(
 
 
 def look_and_load(shard: Shard, question: Callable[[int], list[Piece]]) -> tuple[Sequence[Piece], Ticket]:
-    """Ask where messages are, and load them; again, if compaction has removed some meanwhile."""
+    """Ask where messages are, and load them; again, if compaction or retention has removed some meanwhile."""
+    before: list[SealedExtent] | None = None
     while True:
         known = shard.core.compactions
         pieces, ticket = shard.look(question)
-        loaded = shard.loaded(pieces)
-        if shard.core.compactions == known:
-            return loaded, ticket
+        try:
+            loaded = shard.loaded(pieces)
+            fetch_times(loaded)
+        except MessageNotFound:
+            asked = sealed_extents(pieces)
+            if asked == before:  # nothing has moved in the state, so that asking again would go on for ever
+                raise
+            before = asked
+        else:
+            if shard.core.compactions == known:
+                return loaded, ticket
 
 
 def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
@@ -131,6 +141,12 @@ def _due(piece: Piece, row: int, pushed_at: int) -> int:
     return max(pushed_at + delay if delay else 0, deliver_at)
 
 
+def payload_of(message: Message) -> bytes:
+    """The payload of a message that was read, which is always bytes."""
+    assert isinstance(message.payload, bytes)
+    return message.payload
+
+
 Waiting = tuple[int, Partition, int, Retry | None]  # due, and the message
 
 
@@ -151,11 +167,10 @@ def delayed(shard: Shard, queue: str, limit: int, include: str = "") -> tuple[li
     listed = []
     for due, partition, offset, retry in rows:
         for message in read(shard, queue, partition.name, offset, None, 1)[0]:
-            is_kept = message.id is not None and message.id.offset == offset  # else retention was quicker
-            if retry is None:
-                listed.append(message)
-            elif is_kept:
-                listed.append(replace(message, available_at=to_datetime(due), retry=retry))
+            if message.id is None or message.id.offset != offset:
+                continue  # retention was quicker
+            is_retried = retry is not None
+            listed.append(replace(message, available_at=to_datetime(due), retry=retry) if is_retried else message)
     return listed, ticket
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.batch import Batch
 from penstock.delivery import admin
@@ -15,7 +15,8 @@ from penstock.delivery.push import decide_push
 from penstock.delivery.settle import DeadLetter, origin_of
 from penstock.errors import MessageNotFound
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
-from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
+from penstock.replies import Piece
 from penstock.shard import browse
 from penstock.shard.payload_rows import pieces_of
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
 
-CHUNK = 1_000
+CHUNK: Final = 1_000
+LOOKED_AT_ONCE: Final = 20_000  # offsets that are looked at while the shard is held
 
 
 def find(shard: Shard, queue: str, filter: LetterFilter) -> tuple[list[Message], Ticket]:
@@ -39,35 +41,55 @@ def find(shard: Shard, queue: str, filter: LetterFilter) -> tuple[list[Message],
 
 
 def _all(shard: Shard, dlq: str, position: int) -> Iterator[Message]:
-    """Every unsettled dead letter from an offset on, a chunk at a time."""
-    while True:
-        offsets, position = shard.look(lambda now, start=position: _unsettled(shard, dlq, start))[0]  # type: ignore[misc]
-        if not offsets:
-            return
-        pieces, _ = shard.look(lambda now, chosen=offsets: pieces_of(shard.core.by_name[dlq].partitions[0], chosen))  # type: ignore[misc]
-        yield from browse.messages(dlq, shard.loaded(pieces))
+    """Every unsettled dead letter from an offset on, a slice at a time."""
+    end = end_of(shard, dlq)
+    while position < end:
+        letters, position = some_letters(shard, dlq, position, end)
+        yield from letters
 
 
-def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
-    """Up to `CHUNK` offsets from `start` on that are not settled, and where to go on."""
-    queue = shard.core.by_name.get(dlq)
+def end_of(shard: Shard, dlq: str) -> int:
+    """Where the dead letters of a queue end; 0 when there are none."""
+
+    def question(now: int) -> int:
+        queue = shard.core.by_name.get(dlq)
+        return 0 if queue is None else queue.partitions[0].end
+
+    return shard.look(question)[0]
+
+
+def some_letters(shard: Shard, dlq: str, start: int, end: int, limit: int = CHUNK) -> tuple[Iterator[Message], int]:
+    """The next dead letters before `end` that are not settled, and where to go on. The messages are made one by one."""
+
+    def question(now: int) -> tuple[list[Piece], int]:
+        offsets, position = _unsettled(shard.core.by_name.get(dlq), start, end, limit)
+        return pieces_of(shard.core.by_name[dlq].partitions[0], offsets) if offsets else [], position
+
+    (pieces, position), _ = shard.look(question)
+    return browse.messages(dlq, shard.loaded(pieces, only_kept=True)), position
+
+
+def _unsettled(queue: Queue | None, start: int, end: int, limit: int) -> tuple[list[int], int]:
+    """Up to `limit` offsets that are not settled, and where to go on. Looks at so many only while the lock is held."""
     if queue is None:
-        return [], 0
+        return [], end
     progress = queue.groups[0].progress[0]
+    first = max(start, progress.base)
+    last = min(end, progress.partition.end, first + LOOKED_AT_ONCE)
     offsets: list[int] = []
-    for offset in range(max(start, progress.base), progress.partition.end):
+    for offset in range(first, last):
         if progress.state_of(offset) != SETTLED:
             offsets.append(offset)
-            if len(offsets) == CHUNK:
-                break
-    return offsets, (offsets[-1] + 1 if offsets else start)
+            if len(offsets) == limit:
+                return offsets, offset + 1
+    return offsets, end if last <= first else last  # the queue may be another one by now, which ends sooner
 
 
 def redrive(shard: Shard, queue: str, filter: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
     """Send dead letters back to the group where they died."""
     messages, ticket = find(shard, queue, filter)
     gap_seconds = 0.0 if per_second is None else 1 / per_second
-    letters = [_letter(message) for message in messages]
+    letters = [letter_of(message) for message in messages]
     slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
     # Refuse before anything has changed: there may be more of them than one frame takes.
     for some in slices:
@@ -77,7 +99,8 @@ def redrive(shard: Shard, queue: str, filter: LetterFilter, per_second: float | 
     return len(messages), ticket
 
 
-def _letter(message: Message) -> DeadLetter:
+def letter_of(message: Message) -> DeadLetter:
+    """A dead letter as a redrive needs it."""
     assert message.id is not None
     headers = message.headers or {}
     return DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])

@@ -93,6 +93,7 @@ class Engine:
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
         self._nonces: list[int] = []  # drawn in advance
+        self.task_result_bytes_max = limits.task_result_bytes_max
         self.sync_us = 50_000  # `interval`: how long a frame may wait for its sync
         self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
         self.put_off_until = 0  # monotonic µs: sealed messages could not be read

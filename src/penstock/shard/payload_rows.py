@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch
 from penstock.delivery.group import Take
 from penstock.delivery.log import Extent, Partition
+from penstock.errors import MessageNotFound
 from penstock.replies import Piece
 from penstock.storage.extents import Extent as SealedExtent
 
@@ -106,14 +107,28 @@ def _rows(extent: Extent, offsets: Sequence[int]) -> slice | Int64s:
     return positions if extent.rows is None else extent.rows[positions]
 
 
-def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:
-    """Fetch what lies in segments."""
-    return [_fetched(piece, piece.batch, store) if type(piece.batch) is SealedExtent else piece for piece in pieces]
+def load(pieces: Sequence[Piece], store: SegmentReader, *, only_kept: bool = False) -> list[Piece]:
+    """Fetch what lies in segments; with `only_kept` without what was removed since the pieces were planned."""
+    found: list[Piece] = []
+    for piece in pieces:
+        try:
+            found.append(_fetched(piece, piece.batch, store) if type(piece.batch) is SealedExtent else piece)
+        except MessageNotFound:
+            if not only_kept:
+                raise
+    return found
 
 
 def sealed_extents(pieces: Sequence[Piece]) -> list[SealedExtent]:
     """The extents that have to be fetched."""
     return [piece.batch for piece in pieces if type(piece.batch) is SealedExtent]
+
+
+def fetch_times(pieces: Sequence[Piece]) -> None:
+    """Read when sealed messages were pushed: once they are removed, nobody can."""
+    for piece in pieces:
+        if isinstance(piece.pushed_at, SealedTimes):
+            piece.pushed_at.fetch()
 
 
 def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
@@ -126,12 +141,18 @@ class SealedTimes:
 
     _store: SegmentReader
     _sealed: SealedExtent
+    _times: Int64s | None = None  # once they were read
+
+    def fetch(self) -> Int64s:
+        if self._times is None:
+            self._times = self._store.pushed_at(self._sealed)
+        return self._times
 
     def of(self, offset: int) -> int:
-        return int(self._store.pushed_at(self._sealed)[offset - self._sealed.first_offset])
+        return int(self.fetch()[offset - self._sealed.first_offset])
 
     def of_all(self, offsets: Sequence[int]) -> Int64s:
-        times = self._store.pushed_at(self._sealed)
+        times = self.fetch()
         first = self._sealed.first_offset
         if isinstance(offsets, range):
             return times[offsets.start - first : offsets.stop - first]

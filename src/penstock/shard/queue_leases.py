@@ -11,8 +11,8 @@ left out instead: because it may not be consumed, has no such group, or the grou
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +20,15 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery.admin import group_named, queue_named
+from penstock.delivery.entries import Entry
 from penstock.delivery.log import ColumnNotLoaded
+from penstock.delivery.settle import decide_ack_whole
 from penstock.errors import GroupNotFound, MemberFenced, NotAuthorised, QueueNotFound
 from penstock.replies import LeaseReplies, LeaseReply
 from penstock.requests import LeaseRequest
 from penstock.shard.engine import Ticket
 from penstock.shard.queue_sets import QueueSet, SetKey
+from penstock.shard.tasks.submit import safest
 
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
@@ -63,6 +66,31 @@ def lease_queues(
         answer = shard.run(operation)
         if answer is not None or not may_read:
             return answer
+
+
+def ack_leases(shard: Shard, nonces: Sequence[int]) -> tuple[Ticket, list[int]]:
+    """Acknowledge leases of which nothing was settled on its own, in one frame; and those that are left for later."""
+
+    def operation() -> tuple[Ticket, list[int]]:
+        now, monotonic = shard.begin()
+        shard.tick(now, monotonic)
+        found = {nonce: decide_ack_whole(shard.core, nonce, now) for nonce in nonces}
+        wholes = [whole for whole in found.values() if whole is not None]
+        left = [nonce for nonce, whole in found.items() if whole is None]
+        left += [nonce for nonce, count in Counter(nonces).items() if count > 1]  # the second time it is lost
+        if not wholes:
+            return 0, left
+        settled: list[Entry] = [entry for _, entry in wholes]
+        levels = {lease.group.queue.options.durability or shard.durability for lease, _ in wholes}
+        ticket = shard.commit_frame(settled, safest(levels))
+        for lease, _ in wholes:
+            shard.core.close_deliveries(lease, lease.count)
+        if shard.waiters:
+            shard.changed(settled)
+        shard.changing = False
+        return ticket, left
+
+    return shard.run(operation)
 
 
 class _Walk:

@@ -549,15 +549,15 @@ class Shard(Engine):
 
     # segments
 
-    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Pieces with everything in memory, and the next row group on its way. No lock is held."""
+    def loaded(self, pieces: Sequence[Piece], *, only_kept: bool = False) -> Sequence[Piece]:
+        """Pieces in memory, with `only_kept` without what is gone; the next row group is coming. No lock is held."""
         sealed = sealed_extents(pieces)
         if not sealed or self.store is None:
             return pieces
         if self.prefetcher is not None:
             for extent in sealed:
                 self.prefetcher.after(extent)
-        return load(pieces, self.store)
+        return load(pieces, self.store, only_kept=only_kept)
 
 
 def _answered(queue: Queue, producer: Producer, now: int, reply: PushReply) -> Entry:

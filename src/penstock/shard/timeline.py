@@ -19,16 +19,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
-from penstock.batch import layout
+from penstock.batch import Batch, encode_one_with, layout
 from penstock.delivery import admin
+from penstock.delivery.compaction import check_compacted
+from penstock.delivery.core import DeliveryState
+from penstock.delivery.entries import FOREVER
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import lease_of, why
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.phases import AFTER, FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.errors import InvalidField, MessageNotFound, StorageError
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome, Reason, to_datetime, to_micros
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
 from penstock.replies import MessageDetails, MessageEvent, MessageSearch, MessageState, Timeline
-from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
 from penstock.shard import browse, recent_events
 from penstock.shard.recent_events import REVIVED, RecentEvents
 
@@ -258,6 +261,29 @@ class Timelines:
             ticket,
         )
 
+    def latest(self, queue: str, key: str) -> tuple[list[Message], Ticket]:
+        """The newest message of a key, unless it is a tombstone. The queue keeps the latest message of each key."""
+        for attempt in range(TRIES):
+            (runs, first), ticket = self._shard.look(lambda now: _runs_of_key(self._shard.core, queue, key))
+            runs.sort(key=lambda run: run[0] != first)  # where it belongs; others only if somebody chose the partition
+            try:
+                messages = (self._latest_in(queue, key, *run) for run in runs)
+                found = next((message for message in messages if message is not None), None)
+                return [] if found is None or found.is_tombstone else [found], ticket
+            except StorageError:  # a file was replaced meanwhile
+                if attempt == TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _latest_in(self, queue: str, key: str, partition: str, start: int, extents: list[Extent]) -> Message | None:
+        for extent in reversed(extents):
+            for offset in reversed(self._offsets_with(extent, layout.KEY, "key", key)):
+                id = MessageId(queue, partition, offset)
+                kept = browse.read(self._shard, queue, partition, offset, None, 1)[0] if offset >= start else []
+                if kept and kept[0].id == id:
+                    return kept[0]
+        return None
+
     def _matching(self, extent: Extent, key: str | None, trace: str | None) -> list[int]:
         """Offsets of an extent that have both the key and the trace id, as far as they are given."""
         wanted = [(layout.KEY, "key", key), (layout.TRACE, "trace_id", trace)]
@@ -300,6 +326,14 @@ def _newest(queue: Queue, look_back: int) -> tuple[list[tuple[str, int, list[Ext
         index = max(0, partition.extent_index(max(partition.start, partition.end - look_back)))
         runs.append((partition.name, partition.start, partition.extents[index:]))
     return runs, queue.messages()
+
+
+def _runs_of_key(core: DeliveryState, name: str, key: str) -> tuple[list[tuple[str, int, list[Extent]]], str]:
+    """The extents of each partition of a compacted queue, and the partition that a key belongs to."""
+    queue = check_compacted(core, name)
+    hashes = Batch(encode_one_with(b"", key=key)).key_hashes()
+    number = 0 if hashes is None else int(hashes[0]) % len(queue.partitions)
+    return _newest(queue, FOREVER)[0], queue.partitions[number].name
 
 
 STATES: Final = {FRESH: "ready", LEASED: "leased", WAITING: "waiting", READY: "ready", SETTLED: "settled"}

@@ -19,17 +19,26 @@ import numpy as np
 from penstock import limits
 from penstock.batch import Batch, join
 from penstock.delivery import settle
-from penstock.delivery.admin import queue_to_push
+from penstock.delivery.admin import group_named, queue_named, queue_to_push
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
+from penstock.delivery.membership import check_owned
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import FramePushes, check_types, decide_push
 from penstock.delivery.rate_limits import decide_bill, pay
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Durability, MessageId, Receipt
 from penstock.replies import PushReply
-from penstock.requests import Operation, PartitionChoice, Producer, PushOperation, SettleOperation, Settling
+from penstock.requests import (
+    Operation,
+    OwnOperation,
+    PartitionChoice,
+    Producer,
+    PushOperation,
+    SettleOperation,
+    Settling,
+)
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
@@ -55,6 +64,7 @@ class Prepared(NamedTuple):
 
     pushes: list[Pushes]
     settles: dict[Settling, list[Receipt]]
+    owns: Sequence[OwnOperation] = ()
 
 
 def prepared(operations: Sequence[Operation]) -> Prepared:
@@ -64,7 +74,11 @@ def prepared(operations: Sequence[Operation]) -> Prepared:
         if isinstance(operation, SettleOperation):
             settles.setdefault(operation.how, []).append(operation.receipt)
     _check_receipts(settles)
-    return Prepared(joined([operation for operation in operations if isinstance(operation, PushOperation)]), settles)
+    return Prepared(
+        joined([operation for operation in operations if isinstance(operation, PushOperation)]),
+        settles,
+        [operation for operation in operations if isinstance(operation, OwnOperation)],
+    )
 
 
 def joined(pushes: Sequence[PushOperation]) -> list[Pushes]:
@@ -125,6 +139,9 @@ def _transact(
         return lambda: [ids_of(push) for push in pushes], shard.read_ticket
     now = shard.begin_push() if work.pushes else shard.begin()[0]
     shard.tick(now, shard.clock.monotonic())
+    for own in work.owns:
+        group = group_named(queue_named(shard.core, own.queue), own.group)
+        check_owned(group, own.member, own.generation, own.partitions)
     plan = Plan(shard, work, now, client, is_remembered=producer is not None)
     entries = plan.entries
     if producer is not None:

@@ -6,6 +6,10 @@ forgotten. One that comes back is alive again; its leases are not.
 
 Workers are kept by their id as their principal's own (`model.owned`): nobody ends, or gets the news of, another's.
 
+What an operator wants of a worker, to be quiet or to stop, is part of every answer; a change of it wakes whoever waits
+for news. A broker that was restarted learns from a worker that it is quiet. Of another process of the same id nothing
+is wanted.
+
 News are runs to break off. Waiting for news receives each once; a heartbeat receives again what is younger than
 `worker_news_seconds`, since the answer before it may have been lost on its way. Nothing is lost with news but
 time: what a worker still reports about a cancelled task is refused.
@@ -19,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from penstock import limits
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, StateError, WorkerNotFound
 from penstock.model import owned, to_datetime
-from penstock.model_tasks import WorkerInfo, WorkerNews, WorkerView
+from penstock.model_tasks import WorkerInfo, WorkerNews, WorkerRequest, WorkerView
 
 NEVER: Final = 1 << 62
 DEAD_US: Final = round(limits.worker_dead_seconds * 1_000_000)
@@ -39,11 +43,36 @@ class Worker:
     heard: int  # the same instant by the monotonic clock
     owner: str = ""  # its principal; "" for the owner of the broker
     is_dead: bool = False
+    requested: WorkerRequest = ""
+    requested_at: int = 0
+    grace_seconds: float | None = None
 
-    def state(self) -> Literal["alive", "stuck", "stopping", "dead"]:
+    def state(self) -> Literal["alive", "stuck", "quiet", "stopping", "dead"]:
         if self.is_dead:
             return "dead"
-        return "stopping" if self.info.is_stopping else "stuck" if self.info.is_stuck else "alive"
+        if self.info.is_stopping:
+            return "stopping"
+        return "stuck" if self.info.is_stuck else "quiet" if self.info.is_quiet else "alive"
+
+    def report(self, info: WorkerInfo) -> None:
+        """Take what it says of itself."""
+        if (self.info.host, self.info.pid) != (info.host, info.pid):
+            self.requested, self.requested_at, self.grace_seconds = "", 0, None
+        self.info = info
+
+    def news(self, cancelled: tuple[str, ...] = ()) -> WorkerNews:
+        return WorkerNews(cancelled, self.requested, self.grace_seconds)
+
+    def view(self) -> WorkerView:
+        return WorkerView(
+            info=self.info,
+            owner=self.owner,
+            state=self.state(),
+            first_seen_at=to_datetime(self.first_at),
+            last_heartbeat_at=to_datetime(self.last_at),
+            requested=self.requested,
+            requested_at=to_datetime(self.requested_at) if self.requested_at else None,
+        )
 
     def ends(self) -> int:
         """When it changes by itself: it dies, or it is forgotten."""
@@ -56,6 +85,7 @@ class Mailbox:
 
     cancelled: dict[str, int] = field(default_factory=dict)  # task id → when, by the monotonic clock
     unsent: set[str] = field(default_factory=set)  # those that `worker_news` has not answered with
+    has_request: bool = False  # what an operator wants has changed, and nobody was notified yet
     wakes: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -81,16 +111,20 @@ class Registry:
                         f"worker_id: {info.worker_id!r} would be more than {limits.workers_max:,} workers",
                         hint="use one id for the whole life of a worker",
                     )
-                self._workers[worker_id] = Worker(info, now, now, monotonic, owner)
+                known = self._workers[worker_id] = Worker(info, now, now, monotonic, owner)
+                if info.is_quiet:
+                    known.requested, known.requested_at = "quiet", now
             else:
-                known.info, known.last_at, known.heard, known.is_dead = info, now, monotonic, False
+                known.report(info)
+                known.last_at, known.heard, known.is_dead = now, monotonic, False
             self.look_at = min(self.look_at, monotonic + DEAD_US)
             box = self._mail.get(worker_id)
             if box is None:
-                return WorkerNews()
+                return known.news()
             self._drop_old(box, monotonic)
             box.unsent.clear()
-            return WorkerNews(tuple(box.cancelled))
+            box.has_request = False
+            return known.news(tuple(box.cancelled))
 
     def forget(self, worker_id: str) -> None:
         """A worker has said goodbye."""
@@ -136,16 +170,48 @@ class Registry:
     def workers(self) -> list[WorkerView]:
         """In the order in which they came."""
         with self._lock:
-            return [
-                WorkerView(
-                    info=worker.info,
-                    owner=worker.owner,
-                    state=worker.state(),
-                    first_seen_at=to_datetime(worker.first_at),
-                    last_heartbeat_at=to_datetime(worker.last_at),
-                )
-                for worker in self._workers.values()
-            ]
+            return [worker.view() for worker in self._workers.values()]
+
+    # what operators want
+
+    def named(self, worker_id: str, owner: str | None) -> list[WorkerView]:
+        """The workers of an id: those of one principal, or of all."""
+        with self._lock:
+            return [worker.view() for worker in self._named(worker_id, owner)]
+
+    def _named(self, worker_id: str, owner: str | None) -> list[Worker]:
+        if owner is not None:
+            known = self._workers.get(owned(owner, worker_id))
+            return [] if known is None else [known]
+        return [worker for worker in self._workers.values() if worker.info.worker_id == worker_id]
+
+    def request(
+        self, worker_id: str, owner: str | None, requested: WorkerRequest, now: int, grace_seconds: float | None = None
+    ) -> WorkerView:
+        """Have a worker be quiet, work again or stop. It does so when it hears of it."""
+        with self._lock:
+            workers = self._named(worker_id, owner)
+            worker = _the_one(worker_id, workers)
+            if worker.is_dead:
+                hint = "'penstock workers' lists those that are there"
+                raise StateError(f"worker {worker_id!r} is dead: no heartbeat has come for too long", hint=hint)
+            if requested != "stop" and (worker.requested == "stop" or worker.info.is_stopping):
+                raise StateError(f"worker {worker_id!r} is stopping", hint="start another")
+            worker.requested, worker.requested_at = requested, now if requested else 0
+            worker.grace_seconds = grace_seconds
+            view = worker.view()
+            box = self._mail.setdefault(owned(worker.owner, worker_id), Mailbox())
+            box.has_request = True
+            wakes = list(box.wakes)
+        for wake in wakes:
+            wake()
+        return view
+
+    def requested(self, worker_id: str) -> WorkerRequest:
+        """What an operator wants of a worker, by its id as its principal's own."""
+        with self._lock:
+            worker = self._workers.get(worker_id)
+            return "" if worker is None or worker.is_dead else worker.requested
 
     # news
 
@@ -168,14 +234,21 @@ class Registry:
                 box.unsent.discard(task_id)
 
     def news(self, worker_id: str) -> WorkerNews:
-        """What was not sent to the worker yet."""
+        """What was not sent to the worker yet, and what is wanted of it."""
+        return self.take_news(worker_id)[0]
+
+    def take_news(self, worker_id: str) -> tuple[WorkerNews, bool]:
+        """The news of a worker, and whether there is anything new in it."""
         with self._lock:
-            box = self._mail.get(worker_id)
-            if box is None or not box.unsent:
-                return WorkerNews()
-            cancelled = tuple(task_id for task_id in box.cancelled if task_id in box.unsent)
-            box.unsent.clear()
-            return WorkerNews(cancelled)
+            box, worker = self._mail.get(worker_id), self._workers.get(worker_id)
+            cancelled: tuple[str, ...] = ()
+            is_new = False
+            if box is not None:
+                cancelled = tuple(task_id for task_id in box.cancelled if task_id in box.unsent)
+                is_new = bool(cancelled) or box.has_request
+                box.unsent.clear()
+                box.has_request = False
+            return (WorkerNews(cancelled) if worker is None else worker.news(cancelled)), is_new
 
     def listen(self, worker_id: str, wake: Callable[[], object]) -> None:
         """Have `wake` called when there is news; it must not block. Look after listening, so that none is missed."""
@@ -203,7 +276,16 @@ class Registry:
             box.unsent.discard(task_id)
 
     def _drop_mail(self, worker_id: str) -> None:
-        """Unless somebody still listens there."""
+        """Unless somebody still listens there, or has to be notified."""
         box = self._mail.get(worker_id)
-        if box is not None and not box.wakes:
+        if box is not None and not box.wakes and not (box.has_request and worker_id in self._workers):
             del self._mail[worker_id]
+
+
+def _the_one(worker_id: str, workers: list[Worker]) -> Worker:
+    if not workers:
+        raise WorkerNotFound(f"there is no worker {worker_id!r}")
+    if len(workers) > 1:
+        owners = ", ".join(repr(worker.owner) for worker in workers)
+        raise StateError(f"{len(workers)} principals have a worker {worker_id!r}", hint=f"owner is one of {owners}")
+    return workers[0]

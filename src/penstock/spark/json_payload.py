@@ -23,7 +23,7 @@ import pyarrow.json as pj
 
 from penstock.errors import InvalidField
 from penstock.history import History, Slice
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.spark.options import SourceOptions
 
 SAMPLE_SLICES: Final = 8

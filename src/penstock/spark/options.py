@@ -17,7 +17,7 @@ from penstock import units
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.history import Slice, absolute_url
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.urls import has_secret, masked
 
 Table = Literal["messages", "events", "tasks"]

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.errors import HistoryLost, InvalidField, QueueNotFound
 from penstock.history import Moment, OffsetRange, PartitionView, QueueView, lost
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.spark.options import Offsets, SourceOptions
 
 _PATTERN: Final = frozenset("*?[")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import InvalidField
 from penstock.history.change_rows import EVENTS_SCHEMA
 from penstock.history.sql import HIDDEN, MESSAGE_COLUMNS
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.spark.options import Headers, Payload, SourceOptions, option_names, source_options
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS
 

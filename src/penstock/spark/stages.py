@@ -15,6 +15,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.batch.fields import payload_of
+from penstock.clock import SystemClock
 from penstock.model import CONTENT_TYPE_NAMES
 from penstock.spark import functions as f
 from penstock.spark.tables import table
@@ -38,10 +39,11 @@ def to_spark(stage: Stage[Any], spark: SparkSession, url: str) -> DataFrame:
     messages = table(spark, url, stage.stream.source, columns=COLUMNS)
     messages = messages.withColumn("pushed_at", f.unix_micros("pushed_at"))
     ordered = messages.repartition("partition").sortWithinPartitions("partition", "offset")
-    return spark.createDataFrame(ordered.rdd.mapPartitions(_folder(definition)), SCHEMA)
+    now = SystemClock().now()
+    return spark.createDataFrame(ordered.rdd.mapPartitions(_folder(definition, now)), SCHEMA)
 
 
-def _folder(stage: Stage[Any]) -> Callable[[Iterable[Any]], Iterator[Row]]:
+def _folder(stage: Stage[Any], now: int) -> Callable[[Iterable[Any]], Iterator[Row]]:
     is_running = stage.stream.fold is not None and stage.stream.window is None
 
     def run(rows: Iterable[Any]) -> Iterator[Row]:
@@ -56,6 +58,8 @@ def _folder(stage: Stage[Any]) -> Callable[[Iterable[Any]], Iterator[Row]]:
                 else:
                     yield from map(row_of, outputs)
             yield from map(row_of, latest.values())
+            if stage.stream.window is not None:
+                yield from map(row_of, fold.close_silent(stage.stream.window, now))
 
     def row_of(output: Output) -> Row:
         payload, kind = payload_of(output.payload(stage))

@@ -33,7 +33,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.delivery.entries import is_encrypted
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, QueueNotFound, RateLimited, Unavailable
 from penstock.history import open_history
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, QueueOptions, suggestion
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, QueueOptions
+from penstock.refusals import suggestion
 from penstock.requests import SinkCommit
 from penstock.seals import Seals
 from penstock.spark.location import CLIENT, Location, check_directory, not_here

@@ -35,7 +35,8 @@ from penstock.history import History, Limits, Moment, QueueView, open_history
 from penstock.history.change_rows import PushTimes
 from penstock.history.files import LocalFiles
 from penstock.history.sql import LATEST, TABLES, meant
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
+from penstock.model import CONTENT_TYPE_NAMES, ContentType
+from penstock.refusals import suggestion
 from penstock.spark import functions as f
 from penstock.spark import ranges
 from penstock.spark.options import SourceOptions, source_options, spelt_slices

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -264,11 +264,14 @@ def _may_span(removed: Removed, queues: Int64s, partitions: Int64s, offsets: Int
     """An extent spans short gaps, and only such as nothing lies in: another file may hold what is between two rows."""
     gaps = np.diff(offsets) - 1
     may = (gaps > 0) & (gaps <= limits.segment_gap_offsets_max)
-    for row in np.unique(np.stack([queues, partitions])[:, :-1][:, may], axis=1).T:
-        ranges = removed(int(row[0]), int(row[1]))
-        here = np.flatnonzero(may & (queues[:-1] == row[0]) & (partitions[:-1] == row[1]))
-        gone = ranges.counts_below(offsets[here + 1]) - ranges.counts_below(offsets[here] + 1)
-        may[here] = gone == gaps[here]
+    # Rows are sorted: those of a partition follow each other. No step may hold up other threads for long.
+    changes = np.flatnonzero((np.diff(queues) != 0) | (np.diff(partitions) != 0)) + 1
+    for first, end in pairwise([0, *changes.tolist(), len(offsets)]):
+        here = np.flatnonzero(may[first : end - 1]) + first
+        for some in np.array_split(here, max(1, len(here) // ROWS_AT_ONCE_MIN)):
+            ranges = removed(int(queues[first]), int(partitions[first]))
+            gone = ranges.counts_below(offsets[some + 1]) - ranges.counts_below(offsets[some] + 1)
+            may[some] = gone == gaps[some]
     return may
 
 

@@ -36,8 +36,9 @@ FORMAT_LOCATED: Final = 4  # 4: and segments may be at other locations, from the
 FORMAT_RESTORED: Final = 5  # 5: and it was restored from a backup, so that its history has an identity of its own
 FORMAT_COMPACTED: Final = 6  # 6: and of kind 30, and segments with gaps, from the first compacted queue on
 FORMAT_PAUSED: Final = 7  # 7: and of kind 26, from the first pause of pushes, of a group, a namespace or the broker on
+FORMAT_OPERATIONS: Final = 8  # 8: and operations on dead letters and messages, with rates and canaries
 FORMATS: Final = (  # those that can be opened
-    *(1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED, FORMAT_RESTORED, FORMAT_COMPACTED, FORMAT_PAUSED),
+    *(1, FORMAT, FORMAT_ENCRYPTED, FORMAT_LOCATED, FORMAT_RESTORED, FORMAT_COMPACTED, FORMAT_PAUSED, FORMAT_OPERATIONS),
 )
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")

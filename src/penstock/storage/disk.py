@@ -10,6 +10,7 @@ A name or a size is durable only after `sync_directory`, bytes only after `File.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # loading Arrow takes a tenth of a second, and a command line
 
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+PIECE_BYTES: Final = 2 << 20
 
 Bytes = bytes | bytearray | memoryview
 
@@ -126,13 +128,22 @@ def write_fully(write: Callable[[memoryview, int], int], data: Bytes, position: 
         written += count
 
 
+def _write_in_pieces(file: File, data: Bytes) -> None:
+    """Write a file, a large one piece by piece, each synced: whoever syncs a few bytes meanwhile waits for one."""
+    for start in range(0, max(1, len(data)), PIECE_BYTES):
+        piece = memoryview(data)[start : start + PIECE_BYTES] if len(data) > PIECE_BYTES else data
+        file.write_at(piece, start)
+        if start + PIECE_BYTES < len(data):
+            file.sync()
+
+
 def replace_whole(disk: Disk, name: str, data: Bytes) -> None:
     """`Disk.write_whole` in terms of the rest, for every disk."""
     temporary = name + TEMPORARY_SUFFIX
     file = disk.open(temporary, create_bytes=0)
     try:
         file.truncate(0)
-        file.write_at(data, 0)
+        _write_in_pieces(file, data)
         file.sync()
     finally:
         file.close()
@@ -164,8 +175,25 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
-# macOS has neither; there fsync is the best that Python offers, and preallocation only sets the size.
-_sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+def data_sync(full: int | None = getattr(fcntl, "F_FULLFSYNC", None)) -> Callable[[int], None]:
+    """The call that makes the disk store a file; the `fsync` of macOS leaves it in the cache of the drive."""
+    if full is None:
+        return os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+
+    def sync(descriptor: int) -> None:
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            os.fsync(descriptor)
+
+    return sync
+
+
+_NOT_SUPPORTED: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+_sync_data: Final[Callable[[int], None]] = data_sync()
+# macOS cannot preallocate: there it only sets the size.
 _allocate: Final[Callable[[int, int, int], None] | None] = getattr(os, "posix_fallocate", None)
 
 

@@ -29,7 +29,8 @@ from penstock.batch import Batch, layout
 from penstock.batch.arrow import CONTENT_TYPES
 from penstock.delivery.entries import Settled, Span, is_encrypted
 from penstock.errors import Damaged, InvalidField
-from penstock.model import Outcome, suggestion
+from penstock.model import Outcome
+from penstock.refusals import suggestion
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk, ReadableDisk
 from penstock.storage.extents import Extent

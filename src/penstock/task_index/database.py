@@ -117,6 +117,9 @@ CREATE INDEX parents_by_child ON parents (child);
 CREATE INDEX runs_by_number ON runs (number, started_at);
 """
 
+# Added without a new version, since a file without it is as good: it is created when the file is opened.
+LATER_INDEXES: Final = "CREATE INDEX IF NOT EXISTS tasks_of_workflows ON tasks (submitted_at) WHERE workflow <> '';"
+
 # In these `{rows}` stands for any number of rows: see `query_rows`. SQLite calls the columns of rows column1 and so on.
 _SET: Final = ", ".join(f"{name} = COALESCE(new.column{index}, {name})" for index, name in enumerate(CHANGING, 1))
 _UPDATE: Final = f"UPDATE tasks SET {_SET} FROM (VALUES {{rows}}) AS new WHERE tasks.state < new.column14"
@@ -263,6 +266,8 @@ class Database:
             (version,) = self._writer.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 self._writer.executescript(f"BEGIN; {TABLES} {INDEXES} PRAGMA user_version = {VERSION}; COMMIT;")
+            if version in (0, VERSION):
+                self._writer.executescript(LATER_INDEXES)
         except BaseException:
             self._writer.close()
             raise

@@ -22,16 +22,17 @@ from penstock.delivery.entries import Entry, TasksPurged
 from penstock.delivery.progress import span_of
 from penstock.delivery.tasks import is_settled
 from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
-from penstock.model_tasks import TaskCounts, TaskFilter, TaskPage, TaskView
+from penstock.model_tasks import Suggestion, TaskCounts, TaskFilter, TaskPage, TaskView, WorkflowPage, WorkflowView
 from penstock.requests import ParentFound, Target
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.task_changes import Known, id_bytes, id_text
 from penstock.storage.task_rows import Identity, Key
-from penstock.task_index import database, lookahead, queries
+from penstock.task_index import database, lookahead, queries, workflows
 from penstock.task_index.database import Database, DatabaseBroken
 from penstock.task_index.follower import Follower, rebuild
 from penstock.task_index.queries import Cursor, Names
 from penstock.task_index.sealed_values import IndexSeals
+from penstock.task_index.suggestions import suggest
 
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
@@ -298,18 +299,33 @@ class TaskIndex:
         now = self._shard.clock.now()
         return self._ask(lambda connection, names: queries.page(connection, filter, names, now, may))
 
-    def targets(self, filter: TaskFilter, cursor: Cursor | None, limit: int) -> list[Target]:
-        """The next of the tasks that match, newest first, for an operation that ends or forgets them."""
+    def suggest(
+        self, field: str, prefix: str, limit: int, may: Callable[[str], bool] | None = None
+    ) -> list[Suggestion]:
+        """Values that tasks have in a field, of the queues for which `may` is true if that is given."""
+        return self._ask(lambda connection, names: suggest(connection, names, field, prefix, limit, may))
+
+    def workflows(self, limit: int, cursor: str | None, may: Callable[[str], bool] | None = None) -> WorkflowPage:
+        """One page of the workflows with tasks in queues for which `may` is true if that is given."""
         now = self._shard.clock.now()
-        return self._ask(lambda connection, names: queries.targets(connection, filter, names, now, cursor, limit))
+        return self._ask(lambda connection, names: workflows.page(connection, names, now, limit, cursor, may))
+
+    def workflow(self, workflow: str, may: Callable[[str], bool] | None = None) -> WorkflowView:
+        """One workflow, with its tasks."""
+        now = self._shard.clock.now()
+        return self._ask(lambda connection, names: workflows.find(connection, names, now, workflow, may))
+
+    def targets(self, filter: TaskFilter, cursor: Cursor | None, limit: int, as_of: int) -> list[Target]:
+        """The next of the tasks that match, newest first, for an operation on what matched at an instant."""
+        return self._ask(lambda connection, names: queries.targets(connection, filter, names, as_of, cursor, limit))
 
     def counts(self) -> list[TaskCounts]:
         """How many tasks of each queue are in each state."""
         return self._ask(lambda connection, names: queries.counts(connection, names, self._shard.clock.now()))
 
-    def count(self, filter: TaskFilter) -> int:
-        """How many tasks match."""
-        return self._ask(lambda connection, names: queries.count(connection, filter, names, self._shard.clock.now()))
+    def count(self, filter: TaskFilter, as_of: int) -> int:
+        """How many tasks match, of those that did at an instant."""
+        return self._ask(lambda connection, names: queries.count(connection, filter, names, as_of))
 
     def closed_targets(self, ids: Iterable[bytes]) -> list[Target]:
         """Those of some tasks that are final and have no unfinished child."""

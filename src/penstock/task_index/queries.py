@@ -21,7 +21,7 @@ from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskCounts, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound, Target
-from penstock.storage.task_changes import FINAL_FROM, Code, id_text
+from penstock.storage.task_changes import FINAL_FROM, Code, id_bytes, id_text
 from penstock.storage.task_rows import Identity, Key
 from penstock.task_index import database
 from penstock.task_index.argument_filter import argument_terms
@@ -194,6 +194,10 @@ class Search:
             self.terms.append(f"queue IN ({', '.join(map(str, queues))})")
         self._bound("submitted_at >= :since", "since", filter.submitted_since)
         self._bound("submitted_at < :until", "until", filter.submitted_until)
+        if filter.task_ids is not None:
+            chosen = [f"x'{id_bytes(task_id).hex()}'" for task_id in filter.task_ids]
+            self.terms.append(f"task_id IN ({', '.join(chosen)})")
+            self.selective = True
         if filter.error_contains is not None:
             self.terms.append("instr(error, :error) > 0")
             self.values["error"] = filter.error_contains
@@ -217,6 +221,11 @@ class Search:
         if instant is not None:
             self.terms.append(term)
             self.values[name] = to_micros(instant, "submitted_" + name)
+
+    def freeze(self) -> None:
+        """Only tasks that were at the given instant what they are: none that has ended, or failed a run, since."""
+        self.terms.append("finished_at <= :now")
+        self.terms.append(f"(state <> {Code.FAILED:d} OR coalesce({_RUN_ENDED}, 0) <= :now)")
 
     def only(self, queues: Collection[int]) -> None:
         """Only tasks of these queues."""
@@ -270,10 +279,11 @@ _TARGET: Final = (
 
 
 def targets(
-    connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int, cursor: Cursor | None, limit: int
+    connection: sqlite3.Connection, filter: TaskFilter, names: Names, as_of: int, cursor: Cursor | None, limit: int
 ) -> list[Target]:
-    """The next of the tasks that match, newest first."""
-    search = Search(filter, names, now)
+    """The next of the tasks that match and did so at an instant, newest first."""
+    search = Search(filter, names, as_of)
+    search.freeze()
     if cursor is not None:
         search.after(cursor)
     rows = search.rows(connection, _TARGET, limit, lambda row: row[5:])
@@ -297,9 +307,10 @@ def counts(connection: sqlite3.Connection, names: Names, now: int) -> list[TaskC
     return [TaskCounts(queue=queue, **states) for queue, states in sorted(found.items())]
 
 
-def count(connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int) -> int:
-    """How many match."""
-    search = Search(filter, names, now)
+def count(connection: sqlite3.Connection, filter: TaskFilter, names: Names, as_of: int) -> int:
+    """How many match, and did so at an instant."""
+    search = Search(filter, names, as_of)
+    search.freeze()
     statements = search.statements("SELECT count(*) FROM tasks", "")
     return sum(connection.execute(statement, search.values).fetchone()[0] for statement in statements)
 

@@ -97,10 +97,14 @@ class App(AsyncAppCalls, AppCalls):
         )  # fmt: skip
         self.move(url)
 
-    def move(self, url: str | Path | Sequence[str] | None) -> None:
-        """Keep the tasks elsewhere, before anything was opened; `penstock worker --url` does so."""
+    def move(self, url: str | Path | Sequence[str] | None, *, token: str | Callable[[], str] | None = None) -> None:
+        """Keep the tasks elsewhere, before anything was opened; `penstock worker --url` does so.
+
+        `token` replaces that of the app, if it is given.
+        """
         self.is_in_memory = url is None
-        self._sessions = Sessions(self._session_factory(url))
+        factory = self._session_factory if token is None else partial(self._session_factory, token=token)
+        self._sessions = Sessions(factory(url))
 
     @staticmethod
     def in_memory(

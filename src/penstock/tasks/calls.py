@@ -2,7 +2,7 @@
 
 Arguments are written and read back before they are stored, so that what does not fit the function is refused where it
 was given, with the parameter's name; a worker reads them by the same rules again. A parameter without annotation takes
-any JSON.
+any JSON. Bytes are not written as JSON: they travel beside it, and a mark stands in their place.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import Parameter
-from typing import Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
 
+from penstock.envelopes import bytes_in, marked_bytes
 from penstock.errors import InvalidField
+from penstock.model_tasks import BYTES_MARK
 from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, loss_of, may_lose, readable
+
+T = TypeVar("T")
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"
 
+_BYTES: Final = (bytes, bytearray, memoryview)
+_EMPTY: Final = b'""'  # the JSON of no bytes
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})  # come back as they are, or are refused
 _NAMED: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -101,6 +108,36 @@ class Calls:
                 raise self._wrong(error) from None
         return data
 
+    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, bytes, bytes | None]:
+        """The same, and the bytes among the arguments by themselves; None when there are none."""
+        if not any(type(value) in _BYTES for value in (*args, *kwargs.values())):
+            return *self.encode(args, kwargs), None
+        places = {index for index, value in enumerate(args) if self._is_binary(self._name_of(index), value)}
+        names = {name for name, value in kwargs.items() if self._is_binary(name, value)}
+        if not places and not names:
+            return *self.encode(args, kwargs), None
+        emptied = tuple(b"" if index in places else value for index, value in enumerate(args))
+        self.encode(emptied, {name: b"" if name in names else value for name, value in kwargs.items()})
+        payload = [args[index] for index in sorted(places)] + [kwargs[name] for name in kwargs if name in names]
+        places_json = encode([_mark(value) if index in places else value for index, value in enumerate(args)])
+        names_json = encode({name: _mark(value) if name in names else value for name, value in kwargs.items()})
+        if len(bytes_in(places_json, names_json)) != len(payload):
+            raise InvalidField(
+                f"task {self.name!r}: an argument has {BYTES_MARK!r} as its only name, which is reserved"
+            )
+        return places_json, names_json, b"".join(map(bytes, payload))
+
+    def _is_binary(self, name: str, value: Any) -> bool:
+        """Whether an argument is bytes, for a parameter that takes them as they are."""
+        return type(value) in _BYTES and takes_bytes(self._hints.get(self._parameter_of(name), Any))
+
+    def _parameter_of(self, name: str) -> str:
+        """The parameter that an argument goes to; one that takes the rest has the annotation for all of it."""
+        if name in self.named or any(parameter.name == name for parameter in self.positional):
+            return name
+        rest = self.others if self.rest is None or not name.startswith(f"{self.rest.name}[") else self.rest
+        return name if rest is None else rest.name
+
     def _compare(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], places: list[Any], named: Mapping[str, Any]
     ) -> None:
@@ -168,6 +205,36 @@ class Calls:
         if named or self._has_required_named or len(values) < self._required_positional:
             self._require_all(len(values), named)
         return values, named
+
+    def decode_call(
+        self, args: bytes, kwargs: bytes, payload: bytes | None, first: bytes | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The same, with the bytes that travelled beside the JSON in their places, and `first` before all of it."""
+        if payload is None:
+            return self.decode(bound(first, args), kwargs)
+        listed, named = _read_raw(args, list[msgspec.Raw], "args"), _read_raw(kwargs, dict[str, msgspec.Raw], "kwargs")
+        pieces = _Pieces(payload)
+        places = {index: data for index, value in enumerate(listed) if (data := pieces.of(value)) is not None}
+        names = {name: data for name, value in named.items() if (data := pieces.of(value)) is not None}
+        if pieces.end != len(payload):
+            needed = f"its arguments need {pieces.end:,}"
+            raise InvalidField(f"task {self.name!r}: it came with {len(payload):,} bytes, {needed}")
+        emptied = b",".join(_EMPTY if index in places else bytes(value) for index, value in enumerate(listed))
+        unnamed = {name: msgspec.Raw(_EMPTY) if name in names else value for name, value in named.items()}
+        values, rest = self.decode(bound(first, b"[%b]" % emptied), msgspec.json.encode(unnamed))
+        before = 0 if first is None else 1
+        for index, data in places.items():
+            values[before + index] = _as_kind(values[before + index], data)
+        return values, {name: _as_kind(value, names[name]) if name in names else value for name, value in rest.items()}
+
+    def with_bytes_of_parents(self, values: list[Any], results: list[bytes | None], *, is_list: bool) -> None:
+        """Put what parents returned as bytes into the first argument, where its annotation does not ask for text."""
+        kind = self._hints.get(self.positional[0].name if self.positional else "", Any)
+        if not is_list:
+            if results and results[0] is not None and takes_bytes(kind):
+                values[0] = _as_kind(values[0], results[0])
+        elif isinstance(values[0], list) and get_args(kind) in ((), (Any,)):
+            values[0] = [value if data is None else data for value, data in zip(values[0], results, strict=True)]
 
     def _decode_args(self, args: bytes) -> list[Any]:
         count = len(self.positional)
@@ -259,6 +326,49 @@ class Calls:
         if name:
             return self._invalid(name + _path(match), what)
         return self._invalid(self._name_of(int(match["index"] or 0)) + match["rest"], what)
+
+
+def takes_bytes(kind: Any) -> bool:
+    """Whether an annotation takes bytes as they are: it names them, or anything."""
+    if get_origin(kind) is Annotated:
+        return takes_bytes(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(takes_bytes, get_args(kind)))
+    return kind is Any or kind in _BYTES
+
+
+def _mark(value: bytes | bytearray | memoryview) -> dict[str, int]:
+    return {BYTES_MARK: memoryview(value).nbytes}
+
+
+def _as_kind(decoded: Any, data: bytes) -> Any:
+    """Bytes of the kind that the annotation asked for."""
+    if isinstance(decoded, bytearray):
+        return bytearray(data)
+    return memoryview(data) if isinstance(decoded, memoryview) else data
+
+
+class _Pieces:
+    """Cuts the bytes of a call into those of its arguments."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self.end = 0
+
+    def of(self, value: msgspec.Raw) -> bytes | None:
+        """The bytes that an argument stands for; None for an ordinary one."""
+        length = marked_bytes(value)
+        if length is None:
+            return None
+        self.end += length
+        return self._payload[self.end - length : self.end]
+
+
+def _read_raw(json: bytes, kind: type[T], field: str) -> T:
+    try:
+        return msgspec.json.decode(json, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidField(f"{field}: {error}") from None
 
 
 def _path(match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.model_tasks import Envelope, TaskState, TaskView
+from penstock.model_tasks import Envelope, TaskState, TaskView, decoded_result
 from penstock.tasks.endings import Cancel, Ending
 from penstock.tasks.json_values import written
 
@@ -27,7 +27,8 @@ class TaskContext:
     """One run of a task, as the task sees it. `progress` and `cancel` may be called from any thread."""
 
     __slots__ = (
-        "_note", "attempt", "broken_off", "envelope", "is_cancelled", "key", "parents", "queue", "trace", "worker"
+        "_note", "attempt", "broken_off", "envelope", "exception", "is_cancelled", "key", "parents", "queue", "trace",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class TaskContext:
         note: Note | None = None,
     ) -> None:
         self.envelope = envelope
+        self.exception: BaseException | None = None  # what the run raised, for `after` of middleware
         self.attempt = attempt  # from 1
         self.queue = queue
         self.worker = worker
@@ -78,9 +80,14 @@ class TaskContext:
     def parent_results(self) -> list[Any]:
         """Results of the tasks that this one waited for, in their order; None for one that has none."""
         return [
-            None if parent.result is None or parent.result_error else msgspec.json.decode(parent.result)
+            None if parent.result is None or parent.result_error else decoded_result(parent.result)
             for parent in self.parents
         ]
+
+    @property
+    def parent_bytes(self) -> list[bytes | None]:
+        """What parents returned as bytes; None for one whose result is JSON, or that has none."""
+        return [parent.result_bytes if _has_result(parent) else None for parent in self.parents]
 
     def stop_if_cancelled(self) -> None:
         """Leave the task when it was cancelled meanwhile."""
@@ -101,18 +108,25 @@ class TaskContext:
         """What the task takes of its parents' results, as JSON; None when it takes nothing."""
         if self.envelope.takes == "none":
             return None
-        results = [
-            b"null"
-            if parent.result is None or parent.state != TaskState.COMPLETED or parent.result_error
-            else parent.result
-            for parent in self.parents
-        ]
+        results = [_as_argument(parent) for parent in self.parents]
         if self.envelope.takes == "one":
             return results[0] if results else b"null"
         return b"[" + b",".join(results) + b"]"
 
     def __repr__(self) -> str:
         return f"<TaskContext {self.task_type} {self.id} attempt {self.attempt}>"
+
+
+def _has_result(parent: TaskView) -> bool:
+    return parent.result is not None and parent.state == TaskState.COMPLETED and not parent.result_error
+
+
+def _as_argument(parent: TaskView) -> bytes:
+    """The result of a parent as JSON; bytes as base64, which an annotation of bytes reads."""
+    if not _has_result(parent):
+        return b"null"
+    data = parent.result_bytes
+    return parent.result or b"null" if data is None else msgspec.json.encode(data)
 
 
 current: Final[ContextVar[TaskContext]] = ContextVar("penstock_current_task")

@@ -23,7 +23,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidField
 from penstock.model import Receipt, check_seconds
-from penstock.model_tasks import Finish, result_error_json
+from penstock.model_tasks import Finish, result_error_json, result_of_bytes
 
 if TYPE_CHECKING:
     from penstock.tasks.task import Task
@@ -109,9 +109,14 @@ def ending(value: Any, task: Task[..., Any, Any] | None = None, attempt: int = 1
 def completed(value: Any, task: Task[..., Any, Any] | None) -> Ending:
     """A result. The task is completed even if it cannot be stored: its work is done, and only the result is lost."""
     try:
-        return Ending("completed", msgspec.json.encode(value) if task is None else task.encode_result(value))
+        return Ending("completed", encoded_result(value) if task is None else task.encode_result(value))
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         return Ending("completed", result_error(f"{type(error).__name__}: {error}"))
+
+
+def encoded_result(value: Any) -> bytes:
+    """A result as it is stored."""
+    return result_of_bytes(value) if isinstance(value, bytes | bytearray | memoryview) else msgspec.json.encode(value)
 
 
 def result_error(text: str) -> bytes:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from penstock.errors import ResultLost, TaskCancelled, TaskDied, TaskUnfinished
-from penstock.model_tasks import TaskState, TaskView
+from penstock.model_tasks import TaskState, TaskView, decoded_result
 from penstock.tasks._async.calls import AsyncJobCalls
 from penstock.tasks._sync.calls import JobCalls
 
@@ -43,7 +41,7 @@ class Job(AsyncJobCalls[T], JobCalls[T]):
             raise ResultLost(problem)
         data = b"null" if view.result is None else view.result
         task = self._task or self._app.tasks.get(view.task_type)
-        result: T = msgspec.json.decode(data) if task is None else task.decode_result(data)
+        result: T = decoded_result(data) if task is None else task.decode_result(data)
         return result
 
     def __eq__(self, other: object) -> bool:

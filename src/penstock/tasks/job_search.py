@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
+from penstock import refusals
 from penstock.errors import InvalidField, UnknownOption
-from penstock.model import suggestion
 from penstock.model_tasks import TaskFilter, TaskState
+from penstock.refusals import suggestion
 from penstock.tasks.task import Configured
 
 if TYPE_CHECKING:
@@ -47,17 +48,18 @@ def filter_of(filters: JobFilter) -> TaskFilter:
         fields["task_type"] = task.task.name
     states = fields.pop("status", ())
     fields["states"] = tuple(_state(state) for state in ((states,) if isinstance(states, str) else states))
+    fields["limit"] = PAGE
     try:
-        task_filter: TaskFilter = msgspec.convert({**fields, "limit": PAGE}, TaskFilter)
+        task_filter: TaskFilter = msgspec.convert(fields, TaskFilter)
     except msgspec.ValidationError as error:
-        raise InvalidField(f"jobs: {error}") from None
+        raise refusals.refusal(error, TaskFilter, fields, whole="jobs") from None
     return task_filter
 
 
 def _state(value: Any) -> TaskState:
     known = tuple(state.value for state in TaskState)
     if value not in known:
-        raise InvalidField(f"status: {value!r} is not a state of a task", hint=suggestion(str(value), known))
+        raise refusals.choice(value, known, "status")
     return TaskState(value)
 
 

@@ -19,17 +19,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
+import msgspec
+
 from penstock import operations as ops
 from penstock import validation
 from penstock.client._sync.delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
 from penstock.envelopes import parse_envelope
-from penstock.errors import InvalidField, LeaseLost, TaskConflict, TaskUnfinished
+from penstock.errors import InvalidField, LeaseLost, TaskConflict, TaskUnfinished, TooLarge
 from penstock.model import DEFAULT_GROUP, check_seconds
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
 from penstock.tasks.context import TaskContext
-from penstock.tasks.endings import Ending
+from penstock.tasks.endings import Ending, result_error
 from penstock.tasks.middleware import Middleware
 from penstock.tasks.options import QUEUE_DEFAULT
 from penstock.tasks.runs import arun_one, load_parents, run_one, timed_out, timeout_of, unknown
@@ -124,12 +126,14 @@ class LocalApp(App):
             return None
 
     def _finish(self, run: Run, ended: Ending) -> None:
-        problems = self.open_session().execute(
-            ops.FinishTasks([ended.finish(run.delivery.proof, run.envelope.task_id)])
-        )
-        for problem in problems:
-            if problem is not None and not isinstance(problem, LeaseLost):  # cancelled by itself, say
-                raise problem
+        finish = ended.finish(run.delivery.proof, run.envelope.task_id)
+        (problem,) = self.open_session().execute(ops.FinishTasks([finish]))
+        if isinstance(problem, TooLarge) and ended.outcome == "completed":  # only the result is lost
+            (problem,) = self.open_session().execute(
+                ops.FinishTasks([msgspec.structs.replace(finish, result=result_error(str(problem)))])
+            )
+        if problem is not None and not isinstance(problem, LeaseLost):  # cancelled by itself, say
+            raise problem
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import msgspec
 from penstock import limits
 from penstock.batch import fields
 from penstock.errors import InvalidField, UnknownOption
-from penstock.model import OPTION_RANGES, check_name, check_priority, check_seconds, suggestion, to_datetime, to_micros
+from penstock.model import OPTION_RANGES, check_name, check_priority, check_seconds, to_datetime, to_micros
 from penstock.model_tasks import MissedPolicy, ParentPolicy, Takes
+from penstock.refusals import number_range, suggestion
 
 QUEUE_DEFAULT: Final = "default"
 BACKOFFS: Final = ("backoff_base_seconds", "backoff_multiplier", "backoff_max_seconds", "backoff_jitter")
@@ -238,7 +239,7 @@ def _backoff(name: str) -> Callable[[Any], float | None]:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest:
-            raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
+            raise InvalidField(f"{name}: {value!r} is outside {number_range(least, greatest)}")
         return float(value)
 
     return check

@@ -75,6 +75,7 @@ async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> E
 def _ended(task: AnyTask, context: TaskContext, value: Any, pid: int) -> Ending:
     if os.getpid() != pid:
         _end_fork(value)
+    context.exception = value if isinstance(value, BaseException) else None
     ended = ending(value, task, context.attempt)
     run_after(task.app.middleware, context, ended)
     return ended
@@ -106,7 +107,11 @@ def _begin(task: AnyTask, envelope: Envelope, context: TaskContext) -> tuple[lis
     for item in task.app.middleware:
         item.before(context)
     try:
-        return task.bind(bytes(envelope.args), bytes(envelope.kwargs), context.first_argument())
+        first = context.first_argument()
+        values, named = task.bind(bytes(envelope.args), bytes(envelope.kwargs), first, envelope.payload)
+        if first is not None and any(data is not None for data in context.parent_bytes):
+            task.calls.with_bytes_of_parents(values, context.parent_bytes, is_list=envelope.takes == "all")
+        return values, named
     except InvalidField as error:
         raise Unfit(str(error)) from None
 

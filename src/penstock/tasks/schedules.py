@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.errors import InvalidField
-from penstock.model import check_name, suggestion
+from penstock.model import check_name
 from penstock.model_tasks import MissedPolicy, ScheduleSpec
+from penstock.refusals import suggestion
 from penstock.tasks.options import TaskOptions
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Signed tasks: a worker runs only what somebody with the key has submitted.
 
-The signature is an HMAC-SHA256 over id, type, queue, arguments and the instant until which it holds, and travels as a
-header of the message: `penstock-signature: <until, µs, or 0>.<64 hex digits>`. The first key signs, all of them are
-accepted, so that keys can be replaced one worker at a time.
+The signature is an HMAC-SHA256 over id, type, queue, arguments with their bytes, and the instant until which it holds.
+It travels as a header of the message: `penstock-signature: <until, µs, or 0>.<64 hex digits>`. The first key signs, all
+of them are accepted, so that keys can be replaced one worker at a time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Signer:
     def signed(self, task: TaskSubmission, now: int) -> TaskSubmission:
         """The task with its signature, which ends with its time to live. `now` is wall time in µs."""
         until = _until(task, now)
-        fields = (task.task_id, task.task_type, task.queue, task.args, task.kwargs)
-        signature = f"{until}.{_digest(self._keys[0], fields, until)}"
+        signature = f"{until}.{_digest(self._keys[0], _signed(task, task.queue), until)}"
         return msgspec.structs.replace(task, headers={**(task.headers or {}), HEADER: signature})
 
     def problem(self, envelope: Envelope, queue: str, headers: Mapping[str, str] | None, now: int) -> str:
@@ -52,7 +51,7 @@ class Signer:
         until, _, shown = text.partition(".")
         if not (until.isascii() and until.isdigit() and shown.isascii()):
             return "the signature of the task is malformed"
-        fields = (envelope.task_id, envelope.task_type, queue, bytes(envelope.args), bytes(envelope.kwargs))
+        fields = _signed(envelope, queue)
         if not any(hmac.compare_digest(_digest(key, fields, int(until)), shown) for key in self._keys):
             return "the signature of the task does not match it"
         if int(until) and now >= int(until):
@@ -69,10 +68,15 @@ def _until(task: TaskSubmission, now: int) -> int:
     return due + round(task.ttl_seconds * 1_000_000)
 
 
-def _digest(key: bytes, fields: tuple[str, str, str, bytes, bytes], until: int) -> str:
+def _signed(task: TaskSubmission | Envelope, queue: str) -> list[bytes]:
+    """What is signed of a task."""
+    fields = [task.task_id.encode(), task.task_type.encode(), queue.encode(), bytes(task.args), bytes(task.kwargs)]
+    return fields if task.payload is None else [*fields, task.payload]
+
+
+def _digest(key: bytes, fields: list[bytes], until: int) -> str:
     """Each field with its length before it, so that none can end in another."""
-    parts = [field if isinstance(field, bytes) else field.encode() for field in (*fields, str(until))]
-    data = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    data = b"".join(len(part).to_bytes(8, "little") + part for part in (*fields, str(until).encode()))
     return hmac.new(key, b"penstock task\x01" + data, hashlib.sha256).hexdigest()
 
 

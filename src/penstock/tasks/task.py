@@ -15,15 +15,15 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
 from penstock import limits
 from penstock.client.values import BaseTransaction
-from penstock.envelopes import new_task_id, tasks_batch
+from penstock.envelopes import Call, new_task_id, tasks_batch
 from penstock.errors import InvalidField, TooLarge
-from penstock.model_tasks import Takes, TaskSubmission
+from penstock.model_tasks import Takes, TaskSubmission, bytes_of_result, result_of_bytes
 from penstock.tasks import calls, json_values
 from penstock.tasks.calls import NO_KWARGS, Calls
 from penstock.tasks.context import current
@@ -105,12 +105,13 @@ class Configured(Generic[P, T]):
         depends_on = parents + options.depends_on
         takes = "none" if not depends_on else takes if options.takes is None else options.takes
         call = task.calls if takes == "none" else task.calls.after_first
-        data, named = call.encode(args, kwargs)
+        data, named, payload = call.encode_call(args, kwargs)
         return msgspec.structs.replace(
             self._base,
             task_id=options.task_id or new_task_id(task.app.clock.now()),
             args=data,
             kwargs=named,
+            payload=payload,
             depends_on=depends_on,
             takes=takes,
             workflow=workflow,
@@ -152,9 +153,9 @@ class Configured(Generic[P, T]):
         own = options.unique or options.depends_on or options.key_of or options.task_id
         return not own and not self.task.app.changes_tasks
 
-    def _alike(self, items: list[Any]) -> tuple[TaskSubmission, list[tuple[bytes, bytes]]]:
+    def _alike(self, items: list[Any]) -> tuple[TaskSubmission, list[Call]]:
         """One for all of them, and the arguments of each."""
-        encode = self.task.calls.encode
+        encode = self.task.calls.encode_call
         encoded = _each(lambda item: encode(*calls.call_of(item)), items)
         return msgspec.structs.replace(self._base, trace=self._trace()), encoded
 
@@ -213,22 +214,30 @@ class Task(Configured[P, T], Generic[P, R, T]):
         return Calls(self.name, self.function, self._hints)
 
     def bind(
-        self, args: bytes, kwargs: bytes = NO_KWARGS, first: bytes | None = None
+        self, args: bytes, kwargs: bytes = NO_KWARGS, first: bytes | None = None, payload: bytes | None = None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments for the function from JSON, `first` before all others; `InvalidField` when they do not fit."""
-        return self.calls.decode(calls.bound(first, args), kwargs)
+        """Arguments for the function from JSON, `first` before all others, and the bytes among them from `payload`;
+        `InvalidField` when they do not fit.
+        """
+        return self.calls.decode_call(args, kwargs, payload, first)
 
     def encode_result(self, value: Any) -> bytes:
-        """A result as JSON; `InvalidField` or `TooLarge` when it cannot be stored."""
-        data = json_values.written(value, f"task {self.name!r}, result")
-        if len(data) > limits.task_result_bytes_max:
+        """A result as it is stored: JSON, or bytes; `InvalidField` or `TooLarge` when it cannot be."""
+        is_bytes = isinstance(value, bytes | bytearray | memoryview)
+        data = result_of_bytes(value) if is_bytes else json_values.written(value, f"task {self.name!r}, result")
+        size, most = memoryview(value).nbytes if is_bytes else len(data), limits.task_result_bytes_range[1]
+        if size > most:
             hint = "store it elsewhere and return its address"
-            most = limits.task_result_bytes_max
-            raise TooLarge(f"task {self.name!r}, result: {len(data)} bytes are more than {most}", hint=hint)
+            raise TooLarge(f"task {self.name!r}, result: {size:,} bytes are more than {most:,}", hint=hint)
         return data
 
     def decode_result(self, data: bytes) -> T:
         """A result of the type that the function is annotated with."""
+        returned = bytes_of_result(data)
+        if returned is not None:
+            kind = self._hints.get("return")
+            binary: Any = kind(returned) if kind in (bytearray, memoryview) else returned
+            return cast(T, binary)
         try:
             result: T = self._result.decode(data)
         except msgspec.ValidationError as error:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast,
 
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField
-from penstock.model import suggestion
 from penstock.model_tasks import Submitted, Takes, TaskSubmission
+from penstock.refusals import suggestion
 from penstock.tasks._async.calls import AsyncWorkflowCalls
 from penstock.tasks._sync.calls import WorkflowCalls
 from penstock.tasks.job import Job

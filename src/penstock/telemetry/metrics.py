@@ -71,7 +71,7 @@ FAMILIES: Final = {
         Family("penstock_task_runs", "counter", ("task_type", "outcome"), "Runs of tasks by how they ended."),
         Family("penstock_task_run_seconds", "histogram", ("task_type",), "How long runs of tasks take."),
         Family("penstock_blocked_tasks", "gauge", (), "Tasks that wait for their parents."),
-        Family("penstock_tasks", "gauge", ("state",), "Tasks by their state."),
+        Family("penstock_tasks", "gauge", ("state",), "Tasks by their state, a second ago at most."),
         Family("penstock_workers", "gauge", ("state",), "Workers: alive, stuck, stopping or dead."),
         Family("penstock_abandoned_runs", "gauge", (), "Runs that workers could not break off."),
         Family("penstock_waiting_for_tasks", "gauge", (), "Tasks that somebody waits for the end of."),

@@ -203,10 +203,22 @@ def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
         raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")
     if is_json:
         kind = _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.JSON]]
+        if kind == ContentType.TEXT:
+            return _text_of(message, row), kind
         if kind not in (ContentType.JSON, ContentType.TASK):
-            raise InvalidField(f"item {row}: content_type: a payload of JSON is application/json")
+            hint = "use application/json, text/plain for a string, or payload_base64 for bytes"
+            raise InvalidField(f"item {row}: content_type: a payload in JSON is not {message.content_type}", hint=hint)
         return message.payload, kind
     return message.payload_base64, _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.BYTES]]
+
+
+def _text_of(message: NewMessage, row: int) -> bytes:
+    """Text is a JSON string in JSON, and is stored without its quotes and escapes."""
+    try:
+        return msgspec.json.decode(cast(msgspec.Raw, message.payload), type=str).encode()
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        problem = f"item {row}: payload: with content_type text/plain it is a JSON string"
+        raise InvalidField(problem, hint="leave out content_type to push JSON") from None
 
 
 def _ttls(messages: Sequence[NewMessage]) -> fields.Field:
@@ -217,9 +229,8 @@ def _ttls(messages: Sequence[NewMessage]) -> fields.Field:
 encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _NOTHING: Final = b'{"lease_id":null,"expires_at":null,"messages":[]}'
-# The content type of what is not plain JSON; bytes need not say so.
-_JSON_KINDS: Final = (ContentType.TASK, ContentType.TOMBSTONE)  # JSON that is named by more than that
-_KINDS: Final = {kind: b',"content_type":"%b"' % name.encode() for kind, name in CONTENT_TYPE_NAMES.items() if kind}
+_JSON_KINDS: Final = (ContentType.JSON, ContentType.TASK, ContentType.TOMBSTONE)
+_KINDS: Final = {kind: b',"content_type":"%b"' % name.encode() for kind, name in CONTENT_TYPE_NAMES.items()}
 
 
 def is_json(payload: bytes) -> bool:
@@ -345,7 +356,7 @@ def _plain_rows(
     queue, partition, attempt = reply.queue, piece.partition(0), piece.attempt(0)
     content = '"payload":%b' if kind == ContentType.JSON else '"payload_base64":"%b"'
     template = (
-        f'{{"id":"{queue}/{partition}/%d",{content},"key":null,"headers":{{}},"priority":{limits.priority_default},'
+        f'{{"id":"{queue}/{partition}/%d",{content}{_KINDS[kind].decode()},"key":null,"headers":{{}},"priority":{limits.priority_default},'
         f'"attempt":{attempt},"receipt":"{queue}:{partition}:%d:{attempt}:{reply.nonce:016x}",'
         f'"pushed_at":{instant(piece.pushed(0)).decode()},"expires_at":{expires_at.decode()}}}'
     ).encode()
@@ -402,15 +413,24 @@ def _pushed(piece: Piece) -> Iterable[bytes]:
 
 
 def content_of(payload: bytes, kind: int) -> bytes:
-    """The payload with its name: as it is when it is JSON, in base64 otherwise."""
-    if kind == ContentType.JSON and is_json(payload):
-        return b'"payload":%b' % payload
-    if kind in _JSON_KINDS and is_json(payload):
-        return b'"payload":%b%b' % (payload, _KINDS[ContentType(kind)])
-    return b'"payload_base64":"%b"%b' % (
-        b2a_base64(payload, newline=False),
-        _KINDS.get(ContentType(kind), b""),
-    )
+    """The payload and its content type: JSON as it is, text as a string, and in base64 what is neither."""
+    json = json_of(payload, kind)
+    name = _KINDS[ContentType(kind)]
+    if json is not None:
+        return b'"payload":%b%b' % (json, name)
+    return b'"payload_base64":"%b"%b' % (b2a_base64(payload, newline=False), name)
+
+
+def json_of(payload: bytes, kind: int) -> bytes | None:
+    """A payload as a JSON value; None when it is bytes, or not what its content type says."""
+    if kind in _JSON_KINDS:
+        return payload if is_json(payload) else None
+    if kind != ContentType.TEXT:
+        return None
+    try:
+        return encode(payload.decode())
+    except UnicodeDecodeError:
+        return None
 
 
 def _named(name: bytes, values: Sequence[str | None]) -> list[bytes]:
@@ -444,9 +464,8 @@ def message_view(message: Message) -> MessageView:
     assert message.pushed_at is not None
     kind = message.content_type or ContentType.BYTES
     payload = cast(bytes, message.payload)  # of a message that was read
-    shown: dict[str, Any] = {"payload_base64": payload}
-    if kind in (ContentType.JSON, *_JSON_KINDS) and is_json(payload):
-        shown = {"payload": msgspec.Raw(payload)}
+    json = json_of(payload, kind)
+    shown = {"payload_base64": payload} if json is None else {"payload": msgspec.Raw(json)}
     return MessageView(
         id=str(message.id),
         partition=message.id.partition,

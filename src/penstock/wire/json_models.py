@@ -27,7 +27,8 @@ Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | str
 Limit = Annotated[int, Meta(ge=1, le=limits.lease_messages_max)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
-Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # 64 bits, which not every JSON number can hold
+# 64 bits, which not every JSON number can hold.
+Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{16}$", description="16 hexadecimal digits.")]
 MediaType = Literal[
     "application/octet-stream",
     "application/json",
@@ -43,7 +44,8 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 SessionMs = Annotated[float, Meta(ge=limits.session_seconds_min * 1000, le=limits.session_seconds_max * 1000)]
 Attempts = Annotated[int, Meta(ge=1, le=limits.attempts_max)]
 TaskId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="A UUID.")]
-TaskType = Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,200}$")]
+TASK_TYPE_WORDS: Final = "The name of a task: 1 to 200 letters, digits, dots, underscores and hyphens."
+TaskType = Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,200}$", description=TASK_TYPE_WORDS)]
 JsonArray = Annotated[Raw, Meta(extra_json_schema={"type": "array"})]
 JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
@@ -342,7 +344,7 @@ class DeliveryView(Struct, kw_only=True):
     id: str
     payload: Any | UnsetType = UNSET
     payload_base64: bytes | UnsetType = UNSET
-    content_type: MediaType | UnsetType = UNSET
+    content_type: MediaType
     key: str | None
     headers: dict[str, str]
     priority: int
@@ -496,6 +498,13 @@ class HistoryQuery(Request):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     since: Instant | None = None
     until: Instant | None = None
+
+
+class PastQuery(Request):
+    """An instant in the past, and a queue; all queues that one may see if none is named."""
+
+    at: Instant
+    queue: str | None = None
 
 
 class QueryColumn(Struct):

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from penstock import operations as ops
 from penstock.model import Message, MessageId, PartitionLag
+from penstock.model_letters import MessageFilter
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
-from penstock.model_tasks import OperationAction, TaskState
+from penstock.model_tasks import TaskFilter, TaskState
 from penstock.replies import LeaseView, MessageDetails, MessageState
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import message_view
@@ -27,20 +28,30 @@ from penstock.wire.json_shapes import KINDS, Kind, Shape, kind_of, list_of, new_
 from penstock.wire.json_tasks import DEFAULT_QUEUE, PAGE_MAX, TASK_PAGE, tasks_view
 
 _STATES: Final = "|".join(TaskState)
+_STATES_WORDS: Final = f"One or more of {', '.join(TaskState)}, separated by commas."
 _IN_QUERY: Final = ("GET", "DELETE")
 _ID: Final = ("queue", "partition", "offset")  # what a path has of a message's id
 
+LETTERS: Final = Kind(Annotated[int, Meta(ge=1, le=2**62)])
+PAST: Final = Shape(MessageFilter, "MessageFilter", names={"since": "from", "until": "to"})
+KINDS[MessageFilter] = Kind(PAST.type, PAST.write, PAST.read)
 # What the JSON of arguments differs in from the rules; see `Shape`.
 ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
     ops.CreateGroup: {"names": {"group": "name"}},
     ops.InitProducer: {"names": {"producer": "name"}},
     ops.Read: {"kinds": {"partition": Kind(str)}, "defaults": {"partition": "0"}},
     ops.DeadLetters: {"without": ("ids",), "defaults": {"limit": 100}},
-    ops.Redrive: {"kinds": {"limit": Kind(Annotated[int, Meta(ge=1, le=2**62)])}},
+    ops.RedriveLetters: {"kinds": {"limit": LETTERS}, "without": ("from_offset",)},
+    ops.DiscardLetters: {"kinds": {"limit": LETTERS}, "without": ("from_offset",)},
+    ops.ReplayMessages: {"names": {"since": "from", "until": "to"}},
+    ops.PutPipelineRun: {"names": {"queues_read": "queues"}},
     ops.SetSchedule: {"defaults": {"queue": DEFAULT_QUEUE}},
     ops.BeginOperation: {
         "without": ("limit", "cursor"),
-        "kinds": {"task_type": Kind(str | None), "action": Kind(OperationAction)},
+        "kinds": {"task_type": Kind(str | None), "action": Kind(Literal["purge", "cancel", "retry"])},
+    },
+    ops.SuggestTasks: {
+        "kinds": {"field": Kind(Literal["task_type", "queue", "worker", "status", "workflow", "schedule", "kwargs"])},
     },
     ops.GetSeries: {
         "names": {"metrics": "metric", "since": "from", "until": "to"},
@@ -52,7 +63,7 @@ ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
             "task_type": Kind(str | None),
             "limit": Kind(Annotated[int, Meta(ge=1, le=PAGE_MAX)]),
             "states": Kind(  # several with commas
-                Annotated[str, Meta(pattern=f"^({_STATES})(,({_STATES}))*$")] | None,
+                Annotated[str, Meta(pattern=f"^({_STATES})(,({_STATES}))*$", description=_STATES_WORDS)] | None,
                 lambda states: ",".join(states) or None,
                 lambda text: tuple(map(TaskState, text.split(","))) if text else (),
             ),
@@ -66,6 +77,27 @@ KINDS[Message] = Kind(models.MessageView, message_view)
 # A search for dead letters that has them in its body, where `ids` fit too.
 LETTER_SEARCH: Final = Shape(
     ops.DeadLetters, "LetterSearch", is_request=True, flat=("filter",), without=("queue",), defaults={"limit": 100}
+)
+
+
+# An operation on tasks whose action the path names.
+TASK_OPERATION: Final = Shape(
+    ops.BeginOperation,
+    "TaskOperation",
+    is_request=True,
+    flat=("filter", "options"),
+    without=("action", "limit", "cursor"),
+    kinds={"task_type": Kind(str | None)},
+)
+
+
+# The same on the tasks of a workflow, which the path names too; of all queues, or of one.
+WORKFLOW_OPERATION: Final = Shape(
+    ops.BeginOperation,
+    "WorkflowOperation",
+    is_request=True,
+    flat=("filter", "options"),
+    without=("action", *(name for name in TaskFilter.__struct_fields__ if name != "queue")),
 )
 
 

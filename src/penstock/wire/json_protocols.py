@@ -79,21 +79,27 @@ class Cancel(Request):
 
 
 class Parent(Struct):
-    """A task that had to come first: `result` is there when it completed and its result could be stored."""
+    """A task that had to come first: `result` is there when it completed and its result could be stored, or else
+    `result_base64` when that is bytes.
+    """
 
     task_id: str
     status: TaskState
     result: Raw | UnsetType = UNSET
+    result_base64: bytes | UnsetType = UNSET
 
 
 class ClaimedTask(Struct, kw_only=True):
-    """A task to run now. `parents` is there when the task takes their results."""
+    """A task to run now. `parents` is there when the task takes their results, `payload_base64` when bytes are among
+    its arguments.
+    """
 
     task_id: str
     task_type: str
     queue: str
     args: Raw
     kwargs: Raw
+    payload_base64: bytes | UnsetType = UNSET
     attempt: int
     priority: int
     key: str | None
@@ -127,11 +133,15 @@ class Held(Struct):
 
 
 class HeartbeatAnswer(Struct):
-    """What a worker receives: tasks to break off, until when it holds each lease, and the results for its progress."""
+    """What a worker receives: tasks to break off, until when it holds each lease, the results for its progress;
+    and what an operator wants of it.
+    """
 
     cancelled: list[str]
     leases: list[Held]
     progress: list[FinishResult]
+    requested: str = ""  # what an operator wants: "quiet", "stop" or nothing
+    grace_ms: float | None = None  # for what runs, before it stops
 
 
 claim: Final = Reader(Claim)
@@ -172,17 +182,21 @@ class GiveCredit(models.Request, tag_field="type", tag="credit"):
     id: Id = None
 
 
+Topic = Literal["queues", "tasks", "workers", "task_counts", "operations", "dead_letters", "schedules", "cluster"]
+
+
 class Events(models.Request, tag_field="type", tag="events"):
     """Receive what happens to queues: changes at once, counters at an interval. Tasks and workers are other topics."""
 
     subscription: Name
     id: Id = None
-    topics: Annotated[frozenset[Literal["queues", "tasks", "workers"]], Meta(min_length=1)] = frozenset({"queues"})
+    topics: Annotated[frozenset[Topic], Meta(min_length=1)] = frozenset({"queues"})
     queues: Annotated[list[str], Meta(min_length=1, max_length=10_000)] | None = None
     interval_ms: float = 1000.0
     task_types: Annotated[frozenset[str], Meta(min_length=1, max_length=10_000)] | None = None
     task_ids: Annotated[frozenset[models.TaskId], Meta(min_length=1, max_length=10_000)] | None = None
     workflow: str | None = None
+    changed_only: bool = True
 
 
 class Unsubscribe(models.Request, tag_field="type", tag="unsubscribe"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args, get_origin
@@ -18,13 +19,14 @@ from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args, get
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import NODEFAULT, UNSET, Meta, Raw, Struct, ValidationError, inspect
+from msgspec import NODEFAULT, UNSET, Meta, Raw, Struct, ValidationError
 
-from penstock.errors import BadRequest, InputError, InvalidField, UnknownOption
-from penstock.model import suggestion
+from penstock import refusals
+from penstock.errors import BadRequest, InputError, UnknownOption
+from penstock.refusals import text_of
 
-TEXT_LENGTH_MAX: Final = 1000  # of an error
 LARGE_BYTES: Final = 256 * 1024  # what is larger should not be decoded on an event loop
+ECHOED_BYTES: Final = 64 * 1024  # a body whose values are repeated in errors
 PIECE_BYTES: Final = 512 * 1024  # decoded in one go
 PIECE_VALUES: Final = 10_000  # the same: large strings take little time
 _SCAN_BYTES: Final = 256 * 1024
@@ -50,13 +52,6 @@ def check_utf8(body: bytes) -> None:
         except UnicodeDecodeError as error:
             raise UnicodeDecodeError("utf-8", body, at + error.start, at + error.end, error.reason) from None
         at = end
-
-
-def text_of(error: ValidationError) -> str:
-    """What a refusal says, cut where it repeats a name of any length."""
-    text = str(error)
-    half = TEXT_LENGTH_MAX // 2
-    return text if len(text) <= TEXT_LENGTH_MAX else f"{text[:half]}…{text[-half:]}"
 
 
 def _decode(kind: Any, data: bytes, place: str) -> Any:
@@ -305,9 +300,7 @@ def _placed(error: ValidationError, place: str, base: int) -> ValidationError:
 T = TypeVar("T")
 M = TypeVar("M")
 
-_PLACED: Final = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"(.*): there is no such field", re.DOTALL)
 _ITEM: Final = re.compile(r"item (\d+): ")
 
 
@@ -317,8 +310,8 @@ class Reader(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decode_whole = msgspec.json.Decoder(kind).decode
+        refusals.prepare(kind)
         self._holds_options = getattr(kind, "holds_queue_options", False)  # and nothing else that could be unknown
-        self._names = tuple(dict.fromkeys(_field_names(inspect.type_info(kind), set())))
 
     def read(self, body: bytes) -> T:
         """The value; `InputError` when the bytes are not JSON, or not of this type."""
@@ -328,15 +321,14 @@ class Reader(Generic[T]):
                 check_utf8(body)
             return self._decode(body)
         except msgspec.ValidationError as error:
-            raise self.refusal(error) from None
+            raise self.refusal(error, _plain(body)) from None
         except UnicodeDecodeError as error:
-            raise BadRequest(f"body: byte {error.start} is not UTF-8") from None
+            raise BadRequest(f"body: byte {error.start} is not UTF-8", hint="send JSON in UTF-8") from None
         except RecursionError:
-            raise BadRequest("body: the JSON is nested too deeply") from None
+            raise BadRequest("body: the JSON is nested too deeply", hint="send it as text or bytes") from None
         except msgspec.DecodeError as error:
-            raise BadRequest(
-                f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted"
-            ) from None
+            what = f"body: {_lower(str(error))}" if body else "body: it is empty; JSON is expected"
+            raise BadRequest(what, hint=f"send JSON, such as {refusals.example(self.kind)}") from None
 
     def _decode(self, body: bytes) -> T:
         if len(body) <= PIECE_BYTES:
@@ -344,21 +336,11 @@ class Reader(Generic[T]):
         decoded: T = decode(self.kind, body)
         return decoded
 
-    def refusal(self, error: msgspec.ValidationError) -> InputError:
-        """The error of msgspec as an `InputError` in our words, with its path."""
-        text = text_of(error)
-        found = _PLACED.fullmatch(text)
-        what, place = (found["what"], found["place"]) if found else (text, "")
-        if unknown := _UNKNOWN.fullmatch(what):
-            name = unknown["name"]
-            # Python's names for durations are the likeliest mistake.
-            meant = name.removesuffix("_seconds") + "_ms" if name.endswith("_seconds") else name
-            if self._holds_options:
-                return UnknownOption(f"{name!r} is not a queue option", hint=suggestion(meant, self._names))
-            return InvalidField(f"{_joined(place, name)}: there is no such field", hint=suggestion(meant, self._names))
-        if missing := _MISSING.fullmatch(what):
-            return InvalidField(f"{_joined(place, missing['name'])}: it is required")
-        return InvalidField(f"{place or 'body'}: {_lower(what)}")
+    def refusal(self, error: msgspec.ValidationError, document: Any) -> InputError:
+        """The error of msgspec as an `InputError` in our words; `document` is what was read, as plain values."""
+        refused = refusals.refusal(error, self.kind, document)
+        unknown = _UNKNOWN.fullmatch(refused.message) if self._holds_options else None
+        return UnknownOption(f"{unknown[1]!r} is not a queue option", hint=refused.hint) if unknown else refused
 
 
 class OneOrMany(Generic[T, M]):
@@ -379,32 +361,17 @@ class OneOrMany(Generic[T, M]):
         return self._many.read(body)
 
 
+def _plain(body: bytes) -> Any:
+    """What a body holds, so that an error can repeat a value of it; a large one is not read a second time."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(body) if len(body) <= ECHOED_BYTES else refusals.UNKNOWN
+    return refusals.UNKNOWN
+
+
 def placed(error: InputError, within: str) -> InputError:
     """An error of one item of a batch, named by its place in the body: `item 3: key` is `messages[3].key`."""
     return type(error)(_ITEM.sub(rf"{within}[\1].", error.message, count=1), hint=error.hint)
 
 
-def _joined(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
 def _lower(text: str) -> str:
     return text if text.startswith("JSON") else text[:1].lower() + text[1:]
-
-
-def _field_names(kind: Any, seen: set[Any]) -> Iterator[str]:
-    """Every field that occurs anywhere in a type."""
-    if isinstance(kind, inspect.StructType):
-        if kind.cls in seen:
-            return
-        seen.add(kind.cls)
-        for field in kind.fields:
-            yield field.encode_name
-            yield from _field_names(field.type, seen)
-    elif isinstance(kind, inspect.UnionType):
-        for part in kind.types:
-            yield from _field_names(part, seen)
-    elif isinstance(kind, inspect.ListType):
-        yield from _field_names(kind.item_type, seen)
-    elif isinstance(kind, inspect.Metadata):
-        yield from _field_names(kind.type, seen)

@@ -1,7 +1,8 @@
 """The JSON of tasks, workers, schedules and operations on many tasks: shapes of the structs of `model_tasks`.
 
 Of a task that has no result yet there is no field `result`: null is a result too. When a completed task has none
-because it could not be stored, there is `result_error` instead. `runs` is there when one task is asked for.
+because it could not be stored, there is `result_error` instead; when it is bytes, `result_base64`. `runs` is there when
+one task is asked for.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from penstock import limits
 from penstock.errors import InputError, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.model_tasks import (
     Finish,
-    OperationView,
     ScheduleView,
     Submitted,
     TaskFilter,
@@ -24,6 +24,7 @@ from penstock.model_tasks import (
     TaskSubmission,
     TaskView,
     WorkerView,
+    result_of_bytes,
 )
 from penstock.wire.json_messages import error_fields
 from penstock.wire.json_models import ErrorFields, Request, TaskId, Wait
@@ -43,7 +44,11 @@ TASK: Final = Shape(
     TaskView,
     "Task",
     absent=("result", "progress", "runs"),
-    more=[("result_error", str | UnsetType, UNSET), ("attempts_lost", int | UnsetType, UNSET)],
+    more=[
+        ("result_error", str | UnsetType, UNSET),
+        ("result_base64", bytes | UnsetType, UNSET),
+        ("attempts_lost", int | UnsetType, UNSET),
+    ],
 )
 TASK_FILTER: Final = Shape(TaskFilter, "TaskFilter", without=("limit", "cursor"), **_SEARCH)
 TASK_SEARCH: Final = Shape(
@@ -52,14 +57,15 @@ TASK_SEARCH: Final = Shape(
     is_request=True,
     kinds={"task_type": _ANY_TEXT, "limit": Kind(Annotated[int, Meta(ge=1, le=PAGE_MAX)])},
 )
-WORKER: Final = Shape(WorkerView, "Worker", flat=("info",), without=("is_stopping", "owner"))
+WORKER: Final = Shape(WorkerView, "Worker", flat=("info",), without=("is_stopping", "is_quiet", "owner"))
 SCHEDULE: Final = Shape(ScheduleView, "Schedule", flat=("spec",))
 NEW_TASK: Final = Shape(
     TaskSubmission,
     "NewTask",
     is_request=True,
     without=("is_named",),
-    kinds={"task_id": Kind(TaskId | None)},
+    kinds={"task_id": Kind(TaskId | None), "payload": Kind(bytes | None)},
+    names={"payload": "payload_base64"},
     defaults={"task_id": None, "queue": DEFAULT_QUEUE},
 )
 FINISHED_RUN: Final = Shape(
@@ -67,6 +73,7 @@ FINISHED_RUN: Final = Shape(
     "FinishedRun",
     is_request=True,
     kinds={"task_type": Kind(Annotated[str, Meta(max_length=200, description="For the metrics, as is `run_ms`.")])},
+    more=[("result_base64", bytes | UnsetType, UNSET)],
 )
 
 # Many at a time.
@@ -118,7 +125,12 @@ def submission_of(task: Any, new_id: str, place: str = "", trace: str | None = N
 
 def finish_of(run: Any, place: str = "") -> Finish:
     """The end of a run."""
-    return _placed(FINISHED_RUN, run, place)
+    finish = _placed(FINISHED_RUN, run, place)
+    if run.result_base64 is UNSET:
+        return finish
+    if run.result is not UNSET:
+        raise InvalidField(f"{place}result: both are there", hint="give either result (JSON) or result_base64 (bytes)")
+    return structs.replace(finish, result=result_of_bytes(run.result_base64))
 
 
 def _placed(shape: Shape[T], json: Any, place: str, known: dict[str, Any] | None = None) -> T:
@@ -142,6 +154,8 @@ def task_view(task: TaskView, with_runs: bool = True) -> Any:
     view = TASK.write(task)
     if task.result_error:
         view.result, view.result_error = UNSET, task.result_error
+    elif (returned := task.result_bytes) is not None:
+        view.result, view.result_base64 = UNSET, returned
     if with_runs:
         view.attempts_lost = task.attempts_lost
     else:
@@ -161,20 +175,7 @@ def task_update(task: TaskView) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
-_LARGE: Final = ("args", "kwargs", "result", "result_error", "runs", "attempts_lost")
-
-
-class PurgedTasks(Struct):
-    """How many tasks were forgotten so far, and the operation that goes on while `is_done` is false."""
-
-    purged: int
-    operation_id: str
-    is_done: bool
-
-
-def purged_view(operation: OperationView) -> PurgedTasks:
-    """A purge that was waited for."""
-    return PurgedTasks(operation.purged, operation.operation_id, operation.is_over)
+_LARGE: Final = ("args", "kwargs", "result", "result_base64", "result_error", "runs", "attempts_lost")
 
 
 class FinishResult(Struct):

@@ -19,7 +19,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.errors import BadRequest, InvalidField
 from penstock.model import ContentType, Durability, Receipt, check_name
-from penstock.requests import Operation, PushOperation, SettleOperation
+from penstock.requests import Operation, OwnOperation, PushOperation, SettleOperation
 from penstock.validation import wire_settling
 from penstock.wire.frames import Buffer
 
@@ -148,10 +148,20 @@ class SettleStep(msgspec.Struct, frozen=True, tag="settle"):
     error: str = ""
 
 
+class OwnStep(msgspec.Struct, frozen=True, tag="own"):
+    """Part of a transaction: the partitions of a group that a member must own."""
+
+    queue: str
+    group: str
+    member: str
+    generation: int
+    partitions: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=limits.partitions_max)]
+
+
 class Transact(msgspec.Struct, forbid_unknown_fields=True):
     """Pushes and settles, all or nothing. `sequence` numbers it among the pushes of the connection's producer."""
 
-    operations: list[PushStep | SettleStep]
+    operations: list[PushStep | SettleStep | OwnStep]
     sequence: int = 0
 
 
@@ -172,6 +182,9 @@ def steps_of(transaction: Transact) -> list[Operation]:
     for step in transaction.operations:
         if isinstance(step, PushStep):
             steps.append(PushOperation(check_name(step.queue), Batch.parse(step.batch, validate=True), step.partition))
+        elif isinstance(step, OwnStep):
+            names = check_name(step.queue), check_name(step.group, "group"), check_name(step.member, "member")
+            steps.append(OwnOperation(*names, step.generation, step.partitions))
         else:
             how = wire_settling(step.outcome, step.delay_seconds, step.error)
             steps.append(SettleOperation(Receipt.parse(step.receipt), how))

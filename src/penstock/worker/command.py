@@ -23,10 +23,12 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidField
+from penstock.refusals import likeness
 
 if TYPE_CHECKING:
     from penstock.worker.worker import Worker
@@ -35,6 +37,7 @@ logger: Final = logging.getLogger("penstock.worker")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SIGNALS_MAX: Final = 3  # at this one the process leaves at once
+MODULES_COMPARED_MAX: Final = 1000  # in the current directory
 RELOAD_STOP_SECONDS: Final = 5.0  # for runs to end before a reload; then they are given back
 PR_SET_PDEATHSIG: Final = 1
 
@@ -49,16 +52,16 @@ def load_app(path: str) -> Any:
     from penstock.tasks.app import App
 
     module_name, _, name = path.partition(":")
-    if not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
-        hint = "write module:name, such as myapp:app for 'app' in myapp.py"
-        raise InvalidField(f"app: {path!r} is not an import path", hint=hint)
+    is_file = module_name.endswith(".py")
+    if is_file or not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise InvalidField(f"app: {path!r} is not an import path", hint=_path_hint(path))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     app: Any = _import_module(module_name)
     for part in name.split("."):
         if not hasattr(app, part):
             apps = [name for name, value in vars(app).items() if isinstance(value, App)]
-            hint = f"there is {', '.join(apps)}" if apps else "make one with app = penstock.App(…)"
+            hint = f"did you mean '{module_name}:{apps[0]}'?" if apps else "create one with app = penstock.App(…)"
             raise InvalidField(f"app: {module_name} has no {name!r}", hint=hint)
         app = getattr(app, part)
     if not isinstance(app, App):
@@ -66,16 +69,32 @@ def load_app(path: str) -> Any:
     return app
 
 
+def _path_hint(path: str) -> str:
+    """What may have been meant: `shop.py:app` and `src/shop.py` are files, `shop.app` has a dot for the colon."""
+    file, colon, name = path.partition(":")
+    module = file.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
+    if not colon and not file.endswith(".py") and "." in module:
+        module, _, name = module.rpartition(".")
+    if all(part.isidentifier() for part in [*module.split("."), name or "app"]):
+        return f"did you mean '{module}:{name or 'app'}'?"
+    return "write module:name, such as shop:app for 'app' in shop.py"
+
+
 def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            hint = "start it in the directory that holds the module, or install the package"
-            raise InvalidField(f"app: there is no module {error.name!r}", hint=hint) from None
+            raise InvalidField(f"app: there is no module {error.name!r}", hint=_module_hint(name)) from None
         raise _import_failed(name, error) from error
     except Exception as error:
         raise _import_failed(name, error) from error
+
+
+def _module_hint(name: str) -> str:
+    """The module may be misspelt, or be elsewhere."""
+    here = [path.stem for path in islice(Path().glob("*.py"), MODULES_COMPARED_MAX)]
+    return likeness(name, here) or "start it in the directory that holds the module, or install the package"
 
 
 def _import_failed(name: str, error: Exception) -> InvalidField:

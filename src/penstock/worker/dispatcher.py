@@ -152,10 +152,10 @@ class Dispatcher:
 
     # in
 
-    def accept(self, reply: LeaseReply, pieces: Iterable[Piece], requested_at: int) -> Lease:
+    def accept(self, reply: LeaseReply, pieces: Sequence[Piece], requested_at: int) -> Lease:
         """Take what was leased, and start what can be started. `requested_at` is when the lease was requested."""
         until, worker = requested_at + self._sure_us, self._settings.worker_id
-        lease = Lease(reply.queue, reply.nonce, reply.count, until, worker)
+        lease = Lease(reply.queue, reply.nonce, sum(len(piece.offsets) for piece in pieces), until, worker)
         now = self._clock.monotonic()
         for piece in pieces:
             for index, payload in enumerate(piece.payloads()):
@@ -410,6 +410,11 @@ class Dispatcher:
         """Take no more, and give back what has not started; how many."""
         self.is_open = False
         return self.give_back(NEVER)
+
+    def open(self) -> None:
+        """Take tasks again."""
+        self.is_open = True
+        self.changed.set()
 
     def interrupt_all(self) -> None:
         for run in list(self.runs):

@@ -1,4 +1,4 @@
-"""A worker reports itself every 15 seconds, and receives which of its runs were cancelled.
+"""A worker reports itself every 15 seconds, and receives which of its runs were cancelled, and what operators want.
 
 Cancellations are waited for beside that, so that a cancelled run ends at once. After a lost connection, or when the
 broker was restarted, the next heartbeat follows at once: a worker that is silent for 30 seconds is dead to the broker.
@@ -22,7 +22,7 @@ from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, PenstockError
-from penstock.model_tasks import WorkerInfo
+from penstock.model_tasks import WorkerInfo, WorkerNews
 from penstock.version import VERSION
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.event_loop import NEVER, Spawner, Ticker
@@ -93,6 +93,8 @@ class Heartbeat:
         self._usage = Usage(clock.monotonic(), children)
         self._beating: asyncio.Task[None] | None = None
         self.is_stopping = False
+        self.is_quiet = False
+        self.on_request: Callable[[WorkerNews], None] = lambda news: None  # what an operator wants now
         self.next_at = clock.monotonic() + INTERVAL_US
 
     def tick(self, now: int) -> None:
@@ -112,7 +114,11 @@ class Heartbeat:
     async def beat(self) -> None:
         """Send a heartbeat now."""
         reply = await self._session.execute(ops.HeartbeatWorker(self.info()))
-        self._dispatcher.cancel(reply.cancelled)
+        self._obey(reply)
+
+    def _obey(self, news: WorkerNews) -> None:
+        self._dispatcher.cancel(news.cancelled)
+        self.on_request(news)
 
     async def stop(self) -> None:
         """Send no heartbeat after this: one that follows the goodbye would register the worker again."""
@@ -129,7 +135,7 @@ class Heartbeat:
         while True:
             try:
                 reply = await self._session.execute(ops.AwaitNews(self._settings.worker_id, NOTIFICATION_SECONDS))
-                self._dispatcher.cancel(reply.cancelled)
+                self._obey(reply)
             except (AccessError, Closed):
                 raise
             except PenstockError as error:
@@ -156,4 +162,5 @@ class Heartbeat:
             version=VERSION,
             is_stopping=self.is_stopping,
             is_stuck=dispatcher.is_stuck,
+            is_quiet=self.is_quiet,
         )

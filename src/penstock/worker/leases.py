@@ -4,7 +4,8 @@ A worker waits at the broker, so that it gets a task the moment there is one: on
 those that have tasks take turns. A lease is extended when a third of its time is over, as long as one of its runs
 is not reported. A lease that the broker does not know any more is lost: somebody else has its tasks. A run starts only
 under a lease that surely lasts; one that may have expired, because this process or its loop stood still, is extended
-first. While no broker answers everything is retried, with random pauses; an access error ends the worker.
+first. While no broker answers everything is retried, with random pauses; an access error ends the worker, and so does
+a broker that is too old for it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,23 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock
-from penstock.errors import AccessError, Closed, LeaseLost, PenstockError, QueueExists, QueueNotFound, ServerError
+from penstock.errors import (
+    AccessError,
+    BadRequest,
+    Closed,
+    LeaseLost,
+    PenstockError,
+    QueueExists,
+    QueueNotFound,
+    ServerError,
+)
 from penstock.model import DEFAULT_GROUP
 from penstock.requests import LeaseRequest, QueueChoice
 from penstock.worker.dispatcher import Dispatcher
@@ -121,6 +131,7 @@ class LeaseLoop:
         self._rng = rng
         self._on_lease = on_lease
         self._pause = PAUSE_SECONDS
+        self._request: asyncio.Future[bool] | None = None
         # A lease is counted from its request: one that was waited for must still be worth something.
         self._wait_seconds = min(WAIT_SECONDS, settings.lease_seconds / 2)
 
@@ -140,11 +151,22 @@ class LeaseLoop:
                 changed.clear()
                 await changed.wait()
                 continue
-            request = self._retried(self._lease(queues, self._wait_seconds), queues)
-            if len(queues) == len(self._settings.queues):
-                await request
-            else:
-                await self._until_there_is_room(asyncio.ensure_future(request), queues)
+            self._request = asyncio.ensure_future(self._retried(queues))
+            try:
+                if len(queues) == len(self._settings.queues):
+                    await self._request
+                else:
+                    await self._until_there_is_room(self._request, queues)
+            except asyncio.CancelledError:
+                if self._dispatcher.is_open or _is_cancelled():
+                    raise
+            finally:
+                self._request.cancel()
+
+    def interrupt(self) -> None:
+        """End the request that waits: the worker shall take no more tasks for now."""
+        if self._request is not None:
+            self._request.cancel()
 
     async def _until_there_is_room(self, request: asyncio.Future[Any], queues: list[str]) -> None:
         """Wait for the reply, or until there is room for tasks of more queues: then those are polled too."""
@@ -168,11 +190,11 @@ class LeaseLoop:
     def _queues_with_room(self) -> list[str]:
         return [queue for queue in self._settings.queues if self._dispatcher.room_for(queue)]
 
-    async def _retried(self, request: Coroutine[Any, Any, bool], queues: list[str]) -> bool:
-        """The reply to a request; False, after a pause, when it failed and may be retried."""
+    async def _retried(self, queues: list[str]) -> bool:
+        """Lease from some queues; False, after a pause, when that failed and may be retried."""
         try:
-            is_to_continue = await request
-        except (AccessError, Closed):
+            is_to_continue = await self._lease(queues, self._wait_seconds)
+        except (AccessError, BadRequest, Closed):
             raise
         except PenstockError as error:
             level = logging.WARNING if isinstance(error, ServerError) else logging.ERROR
@@ -209,7 +231,8 @@ class LeaseLoop:
             await self._create([queue for queue in queues if repr(queue) in error.message] or queues)
             return True  # ask again
         for lease in reply.leases:
-            self._on_lease(self._dispatcher.accept(lease, self._session.loaded(lease.pieces), requested_at))
+            if pieces := self._session.loaded(lease.pieces):  # else retention was quicker
+                self._on_lease(self._dispatcher.accept(lease, pieces, requested_at))
         return bool(reply.count)
 
     async def _create(self, queues: list[str]) -> None:
@@ -217,3 +240,9 @@ class LeaseLoop:
             with suppress(QueueExists):  # somebody else was quicker
                 await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
                 logger.info("queue created", extra={"queue": queue})
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs is to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -26,6 +26,7 @@ from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, ServerError
+from penstock.model_tasks import WorkerNews
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.runs import aload_parents
@@ -108,6 +109,16 @@ class WorkerRuntime:
         if self._lease_task is not None:
             await _cancel(self._lease_task)
             self.heartbeat.tick(self._clock.monotonic())
+
+    def set_quiet(self, is_quiet: bool) -> None:
+        """Take no more tasks and give back what has not started; or take tasks again. The broker is notified."""
+        self.heartbeat.is_quiet = is_quiet
+        if is_quiet:
+            self.dispatcher.close()
+            self._leases.interrupt()
+        else:
+            self.dispatcher.open()
+        self.heartbeat.tick(self._clock.monotonic())
 
     async def close(self) -> None:
         """End whatever still runs."""
@@ -204,6 +215,7 @@ class Worker:
         self._hurried = asyncio.Event()  # … twice
         self.started = asyncio.Event()
         self.has_interrupted = False  # runs did not end by themselves; their threads may still work
+        self._stop_seconds = self.settings.stop_seconds
         self.wants_restart = False  # it was stuck, and ended for that: run another process
         self.runtime: WorkerRuntime  # from the moment it runs
 
@@ -213,6 +225,20 @@ class Worker:
             self._hurried.set()
         self._stopped.set()
         self.wants_restart = False
+
+    def _obey(self, news: WorkerNews) -> None:
+        """Do what an operator wants: be quiet, work again, or stop."""
+        if self._stopped.is_set():
+            return
+        if news.requested == "stop":
+            logger.info("stopping, as an operator wants it")
+            if news.grace_seconds is not None:
+                self._stop_seconds = news.grace_seconds
+            self.stop()
+        elif (news.requested == "quiet") != self.runtime.heartbeat.is_quiet:
+            is_quiet = news.requested == "quiet"
+            logger.info("quiet, as an operator wants it" if is_quiet else "working again, as an operator wants it")
+            self.runtime.set_quiet(is_quiet)
 
     def send_sigint(self) -> None:
         """Pass Ctrl-C on to the processes that run tasks, whose sessions the terminal does not reach."""
@@ -261,6 +287,7 @@ class Worker:
         """Run until it is stopped or stuck, or a background task has ended."""
         runtime = self.runtime
         runtime.start()
+        runtime.heartbeat.on_request = self._obey
         stops: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stopped.wait())]
         if self.settings.restarts_when_stuck:
             stops.append(asyncio.ensure_future(runtime.dispatcher.stuck.wait()))
@@ -279,7 +306,7 @@ class Worker:
         runtime, dispatcher = self.runtime, self.runtime.dispatcher
         await runtime.stop_leasing()
         logger.info("stopping", extra={"running": dispatcher.running, "given_back": dispatcher.close()})
-        await self._wait(dispatcher.is_done, self.settings.stop_seconds)
+        await self._wait(dispatcher.is_done, self._stop_seconds)
         self.has_interrupted = bool(dispatcher.runs)
         if not dispatcher.is_done():
             logger.warning("interrupting what still runs: it is given back", extra={"running": dispatcher.running})

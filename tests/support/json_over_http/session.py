@@ -15,7 +15,7 @@ from penstock.remote import blocking
 from penstock.remote.producer import nameless
 from penstock.remote.settings import Settings
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, SettleOperation, Settling
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.json_models import ErrorView, SettleResults, TransactionView
 from tests.support.json_over_http.client import messages_of, read_leased, read_pushed
@@ -142,6 +142,7 @@ def _step(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, PushOperation):
         messages = messages_of(operation.batch, operation.partition)
         return {"type": "push", "queue": operation.queue, "messages": messages}
+    assert isinstance(operation, SettleOperation)  # the JSON of HTTP has no other
     return _settle_step(operation.how, (operation.receipt,))
 
 

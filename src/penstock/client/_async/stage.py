@@ -3,7 +3,8 @@
 An instance is a member of the group of the stage. It owns partitions of the source, and with them the partitions of
 the queue of states that have the same names, which it reads when it gets them. Whoever loses a partition loses its
 leases with it: a transaction of an instance that was given up is refused as a whole, since it acknowledges what it no
-longer holds. Then the instance drops everything that it knows, joins again and reads the state again.
+longer holds. Then the instance drops everything that it knows, joins again and reads the state again. What closes the
+windows of a silent partition has nothing to acknowledge: the transaction says that the partition must be this member's.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from penstock.client.task_runtime import Event
 from penstock.errors import InvalidField, LeaseLost, MemberFenced, QueueExists
 from penstock.model import DEFAULT_GROUP, Message, Outcome, Position, Receipt
 from penstock.replies import Piece
-from penstock.requests import ACK, RELEASE, Operation, PushOperation, SettleOperation, Settling
+from penstock.requests import ACK, RELEASE, Operation, OwnOperation, PushOperation, SettleOperation, Settling
 from penstock.streams import Element, Output, PartitionFold, Stage, StageReport, messages_of, value_of
 
 READ_MESSAGES: Final = 1_000  # of a queue of states, at a time
 ERROR_LENGTH_MAX: Final = 1_000
+LOOK_SECONDS_MAX: Final = 5.0
 STATE_OPTIONS: Final[dict[str, Any]] = {"compaction": "latest", "compaction_drops_unread": True}
 
 
@@ -63,15 +65,40 @@ class StageRunner:
             )
             subscription = Subscription(self._session, position, self._assigned, self._revoked, stop)
             try:
-                async with aclosing(subscription.leases(idle_seconds)) as leases:
+                async with aclosing(subscription.leases(idle_seconds, self._look_seconds)) as leases:
                     async for leased in leases:
-                        await self._process(leased)
+                        if leased:
+                            await self._process(leased)
+                        await self._close_silent(position)
             except (LeaseLost, MemberFenced):
                 self._report.restarts += 1
             else:
                 return self._report
             finally:
                 self._folds.clear()
+
+    @property
+    def _look_seconds(self) -> float | None:
+        """How often to look for partitions that have fallen silent; None when their windows wait."""
+        window = self._stage.stream.window
+        return None if window is None or not window.idle_us else min(LOOK_SECONDS_MAX, window.idle_us / 4e6)
+
+    async def _close_silent(self, position: MemberState) -> None:
+        """Close the windows of partitions that have fallen silent, while they are this instance's."""
+        window, seen = self._stage.stream.window, position.seen
+        if window is None or not window.idle_us or seen is None:
+            return
+        now = self._session.clock.now()
+        for partition, fold in list(self._folds.items()):
+            outputs = fold.close_silent(window, now)
+            if not outputs:
+                continue
+            own = OwnOperation(position.queue, position.group, position.member, seen.generation, (partition,))
+            pushes = _pushes(self._stage.sink, messages_of(self._stage, outputs))
+            states = _pushes(self._stage.state_queue, fold.changes(), partition)
+            await self._session.transact([own, *pushes, *states])
+            self._report.outputs += len(outputs)
+            self._report.transactions += 1
 
     async def _prepare(self) -> None:
         """The queue of states has the partitions of the source."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from secrets import token_hex
+from typing import Any
 
 from penstock import operations as ops
 from penstock import validation
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import sleep
-from penstock.client.values import Deadline
+from penstock.client.values import Deadline, bulk_options
 from penstock.model_tasks import OperationView, TaskFilter, TaskView
 
 
@@ -21,13 +21,14 @@ async def wait_task(session: AsyncSession, task_id: str, seconds: float) -> Task
             return view
 
 
-def new_operation(action: str, filter: TaskFilter) -> ops.BeginOperation:
+def new_operation(action: str, filter: TaskFilter, **options: Any) -> ops.BeginOperation:
     """An operation on all tasks that match. It has an id, so that the request may be sent again."""
-    return ops.BeginOperation(action, filter, token_hex(6))
+    id, how = bulk_options(options)
+    return ops.BeginOperation(action, filter, id, how)
 
 
 async def run_operation(session: AsyncSession, action: str, filter: TaskFilter) -> OperationView:
-    """Purge or cancel all tasks that match, and wait until it is done."""
+    """Purge, cancel or retry all tasks that match, and wait until it is done."""
     view = await session.execute(new_operation(action, filter))
     pauses = validation.pauses()
     while not view.is_over:

@@ -145,9 +145,15 @@ class Subscription:
         finally:
             self._leave()
 
-    def leases(self, idle_seconds: float | None = None) -> Generator[Leased, None, None]:
-        """Whole leases, for whoever settles all of each before the next one; until nothing came for `idle_seconds`."""
+    def leases(
+        self, idle_seconds: float | None = None, look_seconds: float | None = None
+    ) -> Generator[Leased, None, None]:
+        """Whole leases, for whoever settles all of each before the next one; until nothing came for `idle_seconds`.
+
+        With `look_seconds` an empty one, when nothing came for that long.
+        """
         patience = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        patience = patience if look_seconds is None else min(patience, look_seconds)
         wait = patience if idle_seconds is None else min(patience, idle_seconds)
         idle = 0.0
         self._join()
@@ -160,6 +166,8 @@ class Subscription:
                     if leased:
                         with keeper.holding(leased):
                             yield leased
+                    elif leased is not None and look_seconds is not None:
+                        yield leased
         finally:
             self._leave()
 

@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Generator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
-from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client._sync.access import Access, Audit
-from penstock.client._sync.backups import run_backup
+from penstock.client._sync.bulk import DeadLetters
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
-from penstock.client._sync.delivery import Delivery, Leased, LeasedQueues
-from penstock.client._sync.stage import StageRunner
+from penstock.client._sync.delivery import Delivery, Leased
 from penstock.client.member import MemberState
 from penstock.client.session import Session
 from penstock.client.thread_runtime import Event
-from penstock.client.values import BaseTransaction, Edit, PushResult, edited, next_page
+from penstock.client.values import BaseTransaction, PushResult, bulk_options
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -29,21 +25,20 @@ from penstock.model import (
     Message,
     MessageId,
     PartitionLag,
-    PauseState,
     Position,
     QueueOptions,
     QueueStats,
     Reason,
     check_durability,
     check_name,
-    check_option_values,
-    queue_options,
 )
-from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
+from penstock.model_backlog import KeyPage, QueueAccount, QueueWait
+from penstock.model_letters import MessageFilter
+from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
+from penstock.model_tasks import OperationView
 from penstock.push_items import build_some
-from penstock.replies import BackupState, LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
-from penstock.requests import LetterFilter, OnError, QueueOrder
-from penstock.streams import StageReport, Stream
+from penstock.replies import LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
+from penstock.requests import OnError
 from penstock.validation import PLAIN
 
 
@@ -66,80 +61,6 @@ class Transaction(BaseTransaction):
 
 
 _NO_OPTIONS = (None, None, None, False, None)
-
-
-class DeadLetters:
-    """The dead letters of a queue. Every filter that is given must match."""
-
-    def __init__(self, session: Session, queue: str) -> None:
-        self._session = session
-        self._queue = queue
-
-    def list(
-        self,
-        *,
-        group: str | None = None,
-        reason: str | None = None,
-        error_contains: str | None = None,
-        key: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Message]:
-        """Dead letters, oldest first; their headers say where they come from and why they died."""
-        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
-        filter = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
-        return self._session.execute(ops.DeadLetters(self._queue, filter))
-
-    def redrive(
-        self,
-        *,
-        ids: Iterable[MessageId | str] | None = None,
-        group: str | None = None,
-        reason: str | None = None,
-        error_contains: str | None = None,
-        key: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 1_000_000,
-        rate: float | None = None,
-        edit: Edit | None = None,
-    ) -> int:
-        """Send them back to the group where they died, at most `rate` a second; returns how many.
-
-        With `edit` the changed messages are pushed as new ones, for all groups.
-        """
-        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
-        limit = validation.redrive_limit(limit)
-        filter = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
-        rate = validation.per_second(rate)
-        if edit is not None:
-            return self._replace(filter, rate, edit)
-        return self._session.execute(ops.Redrive(self._queue, filter, rate))
-
-    def _replace(self, filter: LetterFilter, rate: float | None, edit: Edit) -> int:
-        letters: builtins.list[Message] = []
-        while (page := next_page(filter, letters)) is not None:
-            more = self._session.execute(ops.DeadLetters(self._queue, page))
-            letters += more
-            if not more:
-                break
-        for ids, batch in edited(letters, edit, rate):
-            self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
-        return len(letters)
-
-    def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
-        """Push a message in place of each dead letter, given by the id of the letter: all of them or none.
-
-        They are new messages of the queue, for all its groups. A letter that somebody has dealt with is refused.
-        """
-        ids = [validation.message_id(id) for id in messages]
-        batch = Batch.build(builtins.list(messages.values()))
-        self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
-
-    def purge(self) -> None:
-        """Throw them all away."""
-        self._session.execute(ops.PurgeDeadLetters(self._queue))
 
 
 class Queue:
@@ -299,9 +220,34 @@ class Queue:
         since = None if timestamp is None else validation.instant(timestamp, "timestamp")
         return self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
+    def replay(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        text: str | None = None,
+        target: str | None = None,
+        **options: Any,
+    ) -> OperationView:
+        """Push copies of messages that match, settled ones too, to `target` or this queue; returns the operation.
+
+        `options` are those of `dlq.begin_redrive`.
+        """
+        chosen = None if headers is None else dict(headers)
+        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text)
+        id, how = bulk_options(options)
+        return self._session.execute(ops.ReplayMessages(self.name, filter, target, id, how))
+
     def peek(self, limit: int = 1) -> list[Message]:
         """The next messages of the default group; changes nothing."""
         return self._session.execute(ops.Peek(self.name, limit))
+
+    def latest(self, key: str) -> Message | None:
+        """The newest message of a key of a queue with `compaction="latest"`; None after a tombstone, or without one."""
+        found = self._session.execute(ops.Latest(self.name, key))
+        return found[0] if found else None
 
     def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
         """Create an independent reader that starts at earliest, latest, an offset or a time.
@@ -345,6 +291,26 @@ class Queue:
         """Why is this message not delivered? One answer per group."""
         return self._session.execute(ops.Why(validation.message_id(id)))
 
+    def why_waiting(self, group: str | None = None, limit: int = 10) -> QueueWait:
+        """Why messages of the queue wait: for each group, or for one, reasons with how many messages wait for each.
+
+        The `limit` most frequent reasons are listed, the others are added up.
+        """
+        return self._session.execute(ops.WhyQueue(self.name, group, limit))
+
+    def keys(
+        self, group: str = DEFAULT_GROUP, *, key: str | None = None, prefix: str = "", limit: int = 50
+    ) -> KeyPage:
+        """Keys with messages that are not settled, those with the largest backlog first.
+
+        `key` asks for one key, `prefix` for those that begin so among the 1,000 with the largest backlog.
+        """
+        return self._session.execute(ops.MessageKeys(self.name, group, key, prefix, limit))
+
+    def account(self) -> QueueAccount:
+        """Whether every message is accounted for: accepted = acked + dead + dropped + open, in every group."""
+        return self._session.execute(ops.Account(self.name))
+
     def message(self, id: MessageId | str) -> MessageDetails:
         """A message, and its state in each group."""
         return self._session.execute(ops.GetMessage(validation.message_id(id)))
@@ -377,9 +343,12 @@ class Queue:
         since: datetime | None = None,
         until: datetime | None = None,
         step: int | None = None,
+        *,
+        compare: int | None = None,
+        marks: bool = False,
     ) -> HistorySeries:
         """Metrics of the queue over time, for a chart; see `Penstock.history`."""
-        return self._session.execute(ops.GetSeries(self.name, tuple(metrics), since, until, step))
+        return self._session.execute(ops.GetSeries(self.name, tuple(metrics), since, until, step, compare, marks))
 
     def options(self) -> QueueOptions:
         """The options of the queue."""
@@ -415,174 +384,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
-
-
-class Queues:
-    """What can be done with the queues of an open system."""
-
-    _session: Session
-
-    def queue(self, name: str) -> Queue:
-        """A handle on a queue, which is made by the first push if it is not there."""
-        return Queue(self._session, name)
-
-    def lease(
-        self,
-        queues: str | Sequence[str],
-        max: int = 1,
-        wait: float = 0,
-        lease_seconds: float | None = None,
-        group: str = DEFAULT_GROUP,
-        consumer: str | None = None,
-        auto_ack: bool = False,
-        start: Position | None = None,
-        order: QueueOrder = "fair",
-    ) -> LeasedQueues:
-        """Take up to `max` messages from several queues; waits up to `wait` seconds for the first one.
-
-        `queues` are names, and prefixes such as `shop.*`, which include queues that are created while the call waits.
-        With `order="fair"` queues that have messages take turns; with `order="listed"` what stands earlier in the list
-        comes first, and the rest waits as long as that has messages.
-        """
-        choice = validation.queue_choice(queues, order)
-        request = validation.lease_request(max, lease_seconds, consumer, None, auto_ack, start=start)
-        check_name(group, "group")
-        session = self._session
-        reply = session.lease_queues(choice, group, request, validation.wait_seconds(wait))
-        return LeasedQueues(session, [Leased(session, lease) for lease in reply.leases])
-
-    def consume(
-        self,
-        queues: str | Sequence[str],
-        group: str = DEFAULT_GROUP,
-        batch: int | None = None,
-        *,
-        order: QueueOrder = "fair",
-        start: Position | None = None,
-        lease_seconds: float | None = None,
-        consumer: str | None = None,
-        idle_seconds: float | None = None,
-        stop: Event | None = None,
-    ) -> Generator[Delivery, None, None]:
-        """Deliveries of several queues for ever, by one request at a time: `lease` for which, `Queue.consume` for how.
-
-        A queue with limits of leases, or an ordered one, brings the batch down to one message while it has messages.
-        """
-
-        def lease(count: int, wait: float) -> LeasedQueues:
-            return self.lease(queues, count, wait, lease_seconds, group, consumer, start=start, order=order)
-
-        validation.queue_choice(queues, order)
-        return consume(lease, self._session, batch, idle_seconds, stop)
-
-    @property
-    def audit(self) -> Audit:
-        """The audit log: who did what."""
-        return Audit(self._session)
-
-    @property
-    def access(self) -> Access:
-        """Keys, users, roles and namespaces: who may do what."""
-        return Access(self._session)
-
-    def queues(self) -> list[str]:
-        """The names of all queues."""
-        return self._session.execute(ops.Queues())
-
-    def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
-        """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
-        operation = ops.CreateQueue(name, options, exist_ok)
-        queue_options(options)
-        self._session.execute(operation)
-        return Queue(self._session, name)
-
-    def update_queue(self, name: str, **changes: Any) -> None:
-        """Change options; partitions can be added, not removed."""
-        operation = ops.UpdateQueue(name, changes)
-        check_option_values(changes)
-        self._session.execute(operation)
-
-    def delete_queue(self, name: str) -> None:
-        """Delete a queue, its messages and its dead letters."""
-        self._session.execute(ops.DeleteQueue(name))
-
-    def transaction(self) -> Transaction:
-        """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
-        return Transaction(self._session)
-
-    def metrics(self, queue: str | None = None) -> MetricsReport:
-        """Counters, latencies and health of the moment, of one queue or of all."""
-        return self._session.execute(ops.GetMetrics(queue))
-
-    def history(
-        self,
-        metrics: Sequence[str] = SERIES_DEFAULT,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        step: int | None = None,
-    ) -> HistorySeries:
-        """Metrics of the whole system over time, for a chart: the last hour, unless `since` says otherwise.
-
-        `step` is in seconds; None chooses one. Names of metrics are in docs/history.md. A broker records them; a
-        directory that is opened in this process does with `history=True`.
-        """
-        return self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step))
-
-    def stream(self, source: str) -> Stream[StageReport]:
-        """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
-
-        See docs/streams.md.
-        """
-        return Stream(source, runner=lambda stage: StageRunner(self._session, stage).run)
-
-    def seal(self) -> int:
-        """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
-        return self._session.execute(ops.Seal())
-
-    def backup(
-        self,
-        destination: str | PathLike[str],
-        *,
-        keep: int | None = None,
-        passphrase: str = "",
-        on_progress: Callable[[int, int], object] | None = None,
-    ) -> BackupState:
-        """Back everything up while work goes on, and wait until it is done; which moment it is.
-
-        `destination` is a directory of the broker's machine, or a URL such as `s3://bucket/path`. `keep` removes all
-        but the newest moments afterwards. With a passphrase, keys and users are in it, encrypted. `on_progress` is
-        called with bytes done and bytes in all.
-        """
-        return run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
-
-    def sync(self) -> int:
-        """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
-        return self._session.execute(ops.Sync())
-
-    def pause(
-        self,
-        what: Literal["delivery", "push", "all"] = "all",
-        *,
-        namespace: str | None = None,
-        reason: str = "",
-    ) -> None:
-        """Pause pushes, delivery or both, for all queues or for those of a namespace, new ones too, until `resume`."""
-        if namespace is None:
-            self._session.execute(ops.PauseBroker(what, reason))
-        else:
-            self._session.execute(ops.PauseNamespace(namespace, what, reason))
-
-    def resume(self, what: Literal["delivery", "push", "all"] = "all", *, namespace: str | None = None) -> None:
-        """Resume what was paused by `pause`; queues and groups that are paused by themselves stay so."""
-        if namespace is None:
-            self._session.execute(ops.ResumeBroker(what))
-        else:
-            self._session.execute(ops.ResumeNamespace(namespace, what))
-
-    def pauses(self) -> list[PauseState]:
-        """What is paused: the broker, namespaces, queues and groups, since when and why."""
-        return self._session.execute(ops.Pauses())
-
-    def compact(self) -> Freed:
-        """Apply retention now; what it freed."""
-        return self._session.execute(ops.Compact())

@@ -22,8 +22,8 @@ from django.utils import timezone
 
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField, PenstockError, TaskNotFound
-from penstock.model import suggestion
-from penstock.model_tasks import TaskState, TaskSubmission, TaskView
+from penstock.model_tasks import TaskState, TaskSubmission, TaskView, decoded_result
+from penstock.refusals import suggestion
 from penstock.tasks.app import App
 from penstock.tasks.context import current_task
 
@@ -111,7 +111,7 @@ def result_of(task: Any, view: TaskView, backend: str) -> Any:
         worker_ids=[run.worker for run in view.runs],
     )
     if view.result is not None:
-        object.__setattr__(result, "_return_value", msgspec.json.decode(view.result))
+        object.__setattr__(result, "_return_value", decoded_result(view.result))
     return result
 
 

@@ -55,10 +55,11 @@ async def _call(simple: Simple, kind: Any, broker: Broker, client: Client, reque
 
 def options_of(request: pb.CreateQueueRequest | pb.UpdateQueueRequest) -> dict[str, Any]:
     """The options that a request sets, as Python names them."""
+    values = plain_of(request.options)
     try:
-        return changes_of(msgspec.convert(plain_of(request.options), OptionsChange))
+        return changes_of(msgspec.convert(values, OptionsChange))
     except msgspec.ValidationError as error:
-        raise _options.refusal(error) from None
+        raise _options.refusal(error, values) from None
 
 
 def queue_of(name: str, options: QueueOptions) -> pb.Queue:
@@ -103,8 +104,12 @@ _IN_DEFAULT: Final = {"group": DEFAULT_GROUP}
 QUEUES: Final[Mapping[str, Simple]] = {
     "Read": Simple(ops.Read),
     "Peek": Simple(ops.Peek),
+    "GetLatest": Simple(ops.Latest),
     "ListDelayed": Simple(ops.Delayed),
     "Why": Simple(ops.Why),
+    "WhyQueue": Simple(ops.WhyQueue),
+    "ListKeys": Simple(ops.MessageKeys),
+    "GetAccount": Simple(ops.Account),
     "GetMessage": Simple(ops.GetMessage),
     "ListMessageEvents": Simple(ops.Events),
     "FindMessages": Simple(ops.FindMessages),
@@ -135,15 +140,25 @@ QUEUES: Final[Mapping[str, Simple]] = {
     "PurgeDeadLetters": Simple(ops.PurgeDeadLetters),
 }
 TASKS: Final[Mapping[str, Simple]] = {
+    "WhyTask": Simple(ops.WhyTask),
     "ListTasks": Simple(ops.ListTasks),
     "CancelTask": Simple(ops.CancelTask),
     "RetryTask": Simple(ops.RetryTask),
     "BeginOperation": Simple(ops.BeginOperation),
+    "RedriveLetters": Simple(ops.RedriveLetters, {"limit": 2**62}),
+    "DiscardLetters": Simple(ops.DiscardLetters, {"limit": 2**62}),
+    "ReplayMessages": Simple(ops.ReplayMessages),
+    "ContinueOperation": Simple(ops.ContinueOperation),
     "GetOperation": Simple(ops.FindOperation),
     "ListOperations": Simple(ops.ListOperations),
     "StopOperation": Simple(ops.StopOperation),
     "ForgetWorker": Simple(ops.ForgetWorker),
     "ListWorkers": Simple(ops.Workers),
+    "QuietWorker": Simple(ops.QuietWorker),
+    "ResumeWorker": Simple(ops.ResumeWorker),
+    "StopWorker": Simple(ops.StopWorker),
+    "RunSchedule": Simple(ops.RunSchedule),
+    "ListTicks": Simple(ops.Ticks),
     "CountTasks": Simple(ops.CountTasks),
     "ListSchedules": Simple(ops.Schedules),
     "SetSchedule": Simple(ops.SetSchedule, {"queue": DEFAULT_QUEUE}),

@@ -28,6 +28,7 @@ from penstock.broker.callbacks import ignore
 from penstock.broker.logins import bearer
 from penstock.broker.reply_size import fit_leases, receipts_in, split
 from penstock.broker.seats import Seat
+from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Receipt, check_name
 from penstock.replies import LeaseReply, PushFailure
@@ -180,6 +181,22 @@ METHODS: Final = {
 }
 
 
+class OpenStream(NamedTuple):
+    """A stream over gRPC, as a connection of the broker."""
+
+    client: Client
+    context: Any
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        client = self.client
+        return Activity("grpc", client.principal.name, client.address, client.name, streams=1)
+
+    def end(self) -> None:
+        """An operator ends the stream."""
+        self.context.cancel()
+
+
 class Handlers:
     """Every method of a service, between gRPC and the broker."""
 
@@ -212,7 +229,7 @@ class Handlers:
             async with _ended_when_revoked(client.principal):  # it may wait
                 return await self._answer(name, client, request, context)
         except Exception as error:  # noqa: BLE001 - a fault is logged, and the client gets an error
-            await _abort(context, name, error)
+            await _abort(self._broker, context, name, error)
 
     async def _answer(self, name: str, client: Client, request: Any, context: Any) -> Any:
         traced = self._methods.traced.get(name)
@@ -224,28 +241,30 @@ class Handlers:
         try:
             client = self._client_of(context)
             request = await parse(kind, data)
-            async with _ended_when_revoked(client.principal), self._seated(client.principal):
+            async with _ended_when_revoked(client.principal), self._seated(client, context):
                 await self._methods.streamed[name](self._broker, client, request, context)
         except Exception as error:  # noqa: BLE001
-            await _abort(context, name, error)
+            await _abort(self._broker, context, name, error)
 
     async def _converse(self, _: Any, context: Any) -> None:
         try:
             client = self._client_of(context)
-            async with _ended_when_revoked(client.principal), self._seated(client.principal):
+            async with _ended_when_revoked(client.principal), self._seated(client, context):
                 await streams.converse(self._broker, client, context)
         except Exception as error:  # noqa: BLE001
-            await _abort(context, "Stream", error)
+            await _abort(self._broker, context, "Stream", error)
 
     @asynccontextmanager
-    async def _seated(self, principal: Principal) -> AsyncIterator[None]:
-        """A stream counts among the connections of its namespace."""
+    async def _seated(self, client: Client, context: Any) -> AsyncIterator[None]:
+        """A stream counts among the connections of its namespace, and is listed among those of the broker."""
         seat = Seat(self._broker.seats)
-        seat.take(principal)
+        seat.take(client.principal)
+        number = self._broker.connections.enter(OpenStream(client, context))
         try:
             yield
         finally:
             seat.leave()
+            self._broker.connections.leave(number)
 
     def _client_of(self, context: Any) -> Client:
         """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
@@ -297,13 +316,14 @@ async def _ended_when_revoked(principal: Principal) -> AsyncIterator[None]:
         principal.forget(end)
 
 
-async def _abort(context: Any, method: str, error: Exception) -> NoReturn:
+async def _abort(broker: Broker, context: Any, method: str, error: Exception) -> NoReturn:
     """End a call with the status of an error."""
     if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
         raise error  # the call is over already
     if not isinstance(error, PenstockError):
         logger.error("a fault in %s", method, exc_info=error)
         error = Internal(f"the broker failed in {method}")
+    broker.count_rest(error)
     reply = to_reply(error)
     about = [("penstock-code", reply.code), ("penstock-hint", _ascii(reply.hint))]
     if reply.retry_after_seconds:

@@ -129,6 +129,7 @@ class Conversation(DeliveryStream):
             self._refuse(request.id, error)
 
     def _refuse(self, id: int, error: PenstockError) -> None:
+        self._broker.count_rest(error)
         self.outbox.put(pb.StreamResponse(id=id, error=error_of(error)), SMALL)
 
     async def _send(self, item: Any) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import structs
+
 from penstock import limits
 from penstock import operations as ops
 from penstock.broker.access import Client
@@ -13,9 +15,9 @@ from penstock.broker.broker import Broker
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event, TasksWanted, light
 from penstock.envelopes import new_task_id
-from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
+from penstock.errors import InvalidField, PenstockError, QueueNotFound, TaskNotFound
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, to_micros
-from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, WorkerInfo
+from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, WorkerInfo, result_of_bytes
 from penstock.server import tasks
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.transcoding import read, write, write_result
@@ -130,7 +132,15 @@ async def _finish_tasks(broker: Broker, client: Client, request: pb.FinishTasksR
 
 
 def _runs(request: pb.FinishTasksRequest) -> list[Finish]:
-    return [read(Finish, run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
+    return [_run(run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
+
+
+def _run(run: pb.FinishedRun, place: str) -> Finish:
+    if not run.HasField("result_bytes"):
+        return read(Finish, run, place)
+    if run.result:
+        raise InvalidField(f"{place}result: both are there", hint="give either result (JSON) or result_bytes")
+    return structs.replace(read(Finish, run, place), result=result_of_bytes(run.result_bytes))
 
 
 def _finished(runs: list[Finish], errors: Sequence[PenstockError | None]) -> pb.FinishTasksResponse:
@@ -154,7 +164,8 @@ async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorker
         await awaited_answer_of(broker.execute(client, progress))  # of a lost lease `lost` tells
     news = await broker.execute(client, ops.HeartbeatWorker(read(WorkerInfo, request.info)))
     lost = [receipt for receipt, answer in held.items() if isinstance(answer, PenstockError)]
-    return pb.HeartbeatWorkerResponse(cancelled=news.cancelled, lost=lost)
+    grace = None if news.grace_seconds is None else round(news.grace_seconds * 1000)
+    return pb.HeartbeatWorkerResponse(cancelled=news.cancelled, lost=lost, requested=news.requested, grace_ms=grace)
 
 
 # updates

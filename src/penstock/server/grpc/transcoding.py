@@ -26,7 +26,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message as ProtoMessage
 from msgspec import NODEFAULT, UNSET, Raw, Struct
 
-from penstock.errors import InvalidField
+from penstock import refusals
 from penstock.model import MessageId, Receipt, to_datetime, to_micros
 from penstock.model_tasks import TaskView
 from penstock.server.grpc.values import micros, position_of, timestamp
@@ -40,20 +40,22 @@ Read = Callable[[Any, str], Any]  # the value, and the name that errors give it
 
 # Fields of messages, and what structs call them that have no field of that name.
 SPELT: Final = {
+    "payload": "payload_base64",
     "per_second": "rate",
     "queue": "name",
+    "result_bytes": "result_base64",
     "since": "submitted_since",
     "state": "status",
     "until": "submitted_until",
 }
 
 
-def _without_lost_result(task: TaskView) -> dict[str, Any]:
-    return {"result": None} if task.result_error else {}
+def _without_other_result(task: TaskView) -> dict[str, Any]:
+    return {"result": None} if task.result_error or task.result_bytes is not None else {}
 
 
 # Values that are not those of the struct.
-DIFFERENT: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {TaskView: _without_lost_result}
+DIFFERENT: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {TaskView: _without_other_result}
 
 
 # writing
@@ -214,7 +216,7 @@ def _single_reader(field: Any, hint: Any) -> Read:
         return _one_of(_choices(hint), _words(field.enum_type).get)
     if get_origin(hint) is Literal:
         return _one_of(_choices(hint), _same)
-    if hint is bytes:
+    if hint is bytes and field.type == field.TYPE_STRING:
         return lambda value, name: value.encode()
     if hint is MessageId:
         return lambda value, name: message_id(value)
@@ -241,7 +243,7 @@ def _choices(hint: Any) -> dict[str, Any]:
 def _one_of(choices: dict[str, Any], word_of: Callable[[Any], Any]) -> Read:
     def convert(value: Any, name: str) -> Any:
         if (word := word_of(value)) not in choices:
-            raise InvalidField(f"{name}: {value!r} is not one of its values", hint=f"one of {', '.join(choices)}")
+            raise refusals.choice(word if isinstance(word, str) else value, tuple(choices), name)
         return choices[word]
 
     return convert

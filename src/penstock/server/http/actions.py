@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -13,23 +13,32 @@ from penstock import operations as ops
 from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
+from penstock.broker.past_state import state_at
 from penstock.errors import BadQuery, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, QueueOptions, check_name
+from penstock.model_tasks import TaskState
 from penstock.operations import Action
 from penstock.operations.base import SOME_QUEUE
+from penstock.replies import PastState
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.server import tasks
 from penstock.server.http.site import Site
 from penstock.telemetry.metrics import Metrics
-from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
 from penstock.wire.json_messages import batch_of, producer_of, receipts_of, settling_of
-from penstock.wire.json_operations import LETTER_SEARCH, json_of
+from penstock.wire.json_operations import LETTER_SEARCH, TASK_OPERATION, WORKFLOW_OPERATION, json_of
 from penstock.wire.json_options import changes_of, state_of
 from penstock.wire.json_shapes import Shape
 
 R = TypeVar("R")
+# A report is somebody's HTML: it runs nothing and loads nothing, and only the dashboard may frame it.
+REPORT_HEADERS: Final = {
+    "content-security-policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
+    )
+}
+PAST_STATE: Final = Shape(PastState, "PastState")
 HEALTH: Final = Shape(conditions.Health, "Health")
 
 
@@ -117,6 +126,21 @@ async def query_history(request: RequestParts) -> Any:
     return await broker.history_queries.run(body.query, queues, body.limit, body.since, body.until)
 
 
+async def past_state(request: RequestParts) -> Any:
+    """GET /api/v1/history/state."""
+    query = request.query
+    queue = None if query.queue is None else check_name(query.queue)
+    request.broker.require(request.client, Action.MONITOR, SOME_QUEUE if queue is None else queue)
+    with request.broker.counting(queue or ""):
+        return PAST_STATE.write(await state_at(request.broker, request.client, query.at, queue))
+
+
+async def pipeline_report(request: RequestParts) -> Any:
+    """GET /api/v1/pipelines/{name}/runs/{run}/report."""
+    html = await request.execute(ops.GetPipelineReport(request.path["name"], request.path["run"]))
+    return WithHeaders(Text(html.encode(errors="replace"), "text/html; charset=utf-8"), REPORT_HEADERS)
+
+
 async def all_stats(request: RequestParts) -> models.StatsView:
     """GET /api/v1/stats."""
     stats = []
@@ -194,18 +218,36 @@ async def task(request: RequestParts) -> Any:
     return json.task_view(await _task(request))
 
 
-async def result(request: RequestParts) -> Raw:
-    """GET /api/v1/tasks/{task_id}/result."""
-    return tasks.result(await _task(request))
+async def result(request: RequestParts) -> Raw | Text:
+    """GET /api/v1/tasks/{task_id}/result: JSON, or bytes as they are."""
+    found = tasks.result(await _task(request))
+    return Text(found, "application/octet-stream") if isinstance(found, bytes) else found
 
 
 async def _task(request: RequestParts) -> Any:
     return await tasks.task(request.broker, request.client, request.path["task_id"], request.query.wait_ms)
 
 
-async def purge(request: RequestParts) -> json.PurgedTasks:
-    """POST /api/v1/tasks/purge."""
-    return json.purged_view(await tasks.purge(request.broker, request.client, json.TASK_FILTER.read(request.body)))
+def begin(action: str) -> Callable[[RequestParts], Awaitable[Any]]:
+    """POST /api/v1/tasks/retry, /cancel and /purge."""
+
+    async def execute(request: RequestParts) -> Any:
+        operation = TASK_OPERATION.read(request.body, {"action": action})
+        return json_of(ops.BeginOperation).reply.write(operation, await request.execute(operation))
+
+    return execute
+
+
+def begin_on_workflow(action: str) -> Callable[[RequestParts], Awaitable[Any]]:
+    """POST /api/v1/workflows/{workflow}/cancel and /retry."""
+    states = (TaskState.DEAD, TaskState.CANCELLED) if action == "retry" else ()
+
+    async def execute(request: RequestParts) -> Any:
+        known = {"action": action, "workflow": request.path["workflow"], "states": states}
+        operation = WORKFLOW_OPERATION.read(request.body, known)
+        return json_of(ops.BeginOperation).reply.write(operation, await request.execute(operation))
+
+    return execute
 
 
 async def schedule(request: RequestParts) -> Any:
@@ -271,8 +313,11 @@ async def metrics(request: RequestParts) -> Text:
     return Text(*await asyncio.to_thread(request.metrics.render))
 
 
-async def profile(request: RequestParts) -> Text:
-    """GET /debug/profile."""
-    request.broker.require(request.client, Action.MANAGE, "")
-    text = await asyncio.to_thread(take_profile, request.query.seconds)
-    return Text(text.encode(), "text/plain; charset=utf-8")
+def profile(what: Literal["cpu", "memory", "threads"]) -> Callable[[RequestParts], Awaitable[Text]]:
+    """GET /debug/profile, /debug/memory, /debug/threads: a profile as text and nothing else."""
+
+    async def taken(request: RequestParts) -> Text:
+        text = await request.execute(ops.TakeProfile(what, getattr(request.query, "seconds", 1.0)))
+        return Text(text.encode(), "text/plain; charset=utf-8")
+
+    return taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -24,7 +24,7 @@ from penstock.dashboard.files import Files
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import openapi
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unhealthy, WithHeaders
-from penstock.server.http.routes import PROFILE, ROUTES, Route
+from penstock.server.http.routes import PROFILES, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry.logs import context, log_request
 from penstock.telemetry.metrics import Metrics
@@ -33,11 +33,15 @@ from penstock.wire.json_messages import encode, error_body
 from penstock.wire.json_reader import LARGE_BYTES, OneOrMany, Reader
 
 logger: Final = logging.getLogger("penstock.http")
+FOR_OPERATORS: Final = ("/metrics",)  # what the admin port has, when there is one, beside the dashboard and profiles
 
 
 def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     """The application."""
-    routes = (*ROUTES, PROFILE) if site.settings.profile else ROUTES
+    is_public = site.settings.serves == "public"
+    routes = (*ROUTES, *PROFILES) if site.settings.profile and not is_public else ROUTES
+    if is_public:
+        routes = tuple(route for route in routes if route.path not in FOR_OPERATORS)
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
@@ -46,13 +50,14 @@ def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, by_path[path])) for path in paths]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
-    resources.append(StarletteRoute("/", _to_dashboard))
-    resources.append(StarletteRoute("/ui", _to_dashboard))
-    resources.append(StarletteRoute("/ui/{path:path}", _dashboard(site)))
+    if not is_public:
+        resources.append(StarletteRoute("/", _to_dashboard))
+        resources.append(StarletteRoute("/ui", _to_dashboard))
+        resources.append(StarletteRoute("/ui/{path:path}", _dashboard(site)))
     app = Starlette(
         routes=resources,
         middleware=[Middleware(Envelope, site=site), *_cors(site)],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: partial(_http_error, site)},
     )
     app.router.redirect_slashes = False
     return app
@@ -119,6 +124,7 @@ class Resource:
         if request.method == "OPTIONS":
             response = Response(status_code=204, headers={"allow": self._allow})
         elif route is None or route.execute is None:
+            self._site.broker.meter.refused("", "method_not_allowed")
             response = _refused(405, "method_not_allowed", f"{request.method} is not possible here", self._allow)
         else:
             response = await self._answer(request, route)
@@ -135,6 +141,7 @@ class Resource:
         except AllRefused as refused:
             return _failure(refused.error, refused.view)
         except PenstockError as error:
+            self._site.broker.count_rest(error, request.path_params.get("queue", ""))
             return _failure(error)
         except Exception:
             logger.exception("a fault in an HTTP request", extra={"request_id": request.scope["request_id"]})
@@ -165,7 +172,7 @@ class Resource:
         try:
             return msgspec.convert(values, route.query, strict=False)
         except msgspec.ValidationError as error:
-            raise self._queries[route.method].refusal(error) from None
+            raise self._queries[route.method].refusal(error, values) from None
 
 
 async def _while_there(request: Request, work: Awaitable[Any]) -> Any:
@@ -212,9 +219,10 @@ def _refused(status: int, code: str, message: str, allow: str = "") -> Response:
     return Response(encode({"error": error}), status, headers, media_type="application/json")
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def _http_error(site: Site, request: Request, error: Exception) -> Response:
     """What Starlette refuses itself: above all, paths that do not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
+    site.broker.meter.refused("", "not_found" if status == 404 else "bad_request")
     if status == 404:
         return _refused(404, "not_found", f"there is nothing at {request.url.path!r}")
     return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
@@ -226,7 +234,7 @@ async def _to_dashboard(request: Request) -> Response:
 
 
 def _dashboard(site: Site) -> Callable[[Request], Awaitable[Response]]:
-    files = Files()
+    files = Files(banner=site.settings.banner)
 
     async def reply(request: Request) -> Response:
         accepted, known = request.headers.get("accept-encoding", ""), request.headers.get("if-none-match", "")

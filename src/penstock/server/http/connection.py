@@ -22,6 +22,7 @@ from penstock.access.tls import peer_names
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.logins import STRANGER_BYTES, STRANGER_SECONDS
 from penstock.broker.seats import Seat
+from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
 from penstock.server.http.exchange import Exchange, too_large
@@ -56,6 +57,7 @@ class HttpConnection(asyncio.Protocol):
         self._client: tuple[bytes, Client] | None = None
         self._is_stranger = site.broker.logins.is_required
         self._seat = Seat(site.broker.seats)
+        self._number = 0  # among the connections of the broker
         self._names: tuple[str, ...] = ()  # in the certificate of the client
         self._shown: bytes | None = None  # the header of the last request that logged in, and as whom
         self._known_as: Principal | None = None
@@ -91,6 +93,7 @@ class HttpConnection(asyncio.Protocol):
         if not self.is_proxied:  # its certificate is not that of who asks
             self._names = peer_names(transport)
         self.site.connections.add(self)
+        self._number = self.site.broker.connections.enter(self)
         self.site.broker.meter.connected("http")
         self._since = self.site.now
         self._is_head_open = True
@@ -116,6 +119,7 @@ class HttpConnection(asyncio.Protocol):
         if self._client is not None:
             self._client[1].principal.forget(self._revoked)
         self._seat.leave()
+        self.site.broker.connections.leave(self._number)
         self.site.connections.discard(self)
         self.site.broker.meter.disconnected("http")
 
@@ -129,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
             client.principal.forget(self._revoked)
         principal.once_revoked(self._revoked)
         # Without the port: a client may have many connections.
-        client = Client(principal, user_agent.decode("latin-1"), address, "http")
+        client = Client(principal, user_agent.decode("latin-1"), address, "http", self.site.is_for_operators)
         self._client = user_agent, client
         self.site.broker.logins.succeeded(client)
         return client
@@ -146,6 +150,17 @@ class HttpConnection(asyncio.Protocol):
             current.keep_alive = False
         else:
             self.transport.abort()
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        client = None if self._client is None else self._client[1]
+        name, program = ("", "") if client is None else (client.principal.name, client.name)
+        waiting = len(self._waiting) + (self._current is not None)
+        return Activity("http", name, self.address, program, in_flight=waiting)
+
+    def end(self) -> None:
+        """An operator ends the connection."""
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """The server ends: close, after the answer that is under way."""

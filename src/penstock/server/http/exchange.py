@@ -210,6 +210,7 @@ class Exchange:
 
     def fail(self, error: PenstockError) -> None:
         """Answer with an error."""
+        self.site.broker.count_rest(error, self.queue)
         status, body, headers = refusal(error)
         self.reply(status, body, b"".join(b"%b: %b\r\n" % header for header in headers))
 

@@ -49,7 +49,7 @@ class FrameExchange(Dispatch):
     def __init__(self, exchange: Exchange) -> None:
         site = exchange.site
         name = unquote(exchange.header(b"penstock-client"))[: limits.name_length_max]
-        client = Client(exchange.client.principal, name, exchange.address, "http")
+        client = Client(exchange.client.principal, name, exchange.address, "http", site.is_for_operators)
         frame_bytes_max = site.settings.request_bytes_max - FRAME_EXTRA_BYTES
         super().__init__(site.broker, client, site.spawn, self._flush_later, frame_bytes_max)
         self.is_greeted = client.principal is not NOBODY

@@ -38,6 +38,10 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "name": ("The name of what is created, changed or deleted.", NAME, "nightly"),
     "key_id": ("The id of a key.", {"type": "string"}, "5c14e38e9e47"),
     "operation_id": ("The id of an operation.", {"type": "string"}, _UUID),
+    "trace": ("A trace id.", {"type": "string"}, "4bf92f3577b34da6a3ce929d0e0e4736"),
+    "workflow": ("The name of a workflow.", NAME, "import-7"),
+    "connection_id": ("The id of a connection.", {"type": "string"}, "17"),
+    "run": ("The id of a run of a pipeline.", NAME, "20300131T091200-7f3a"),
 }
 DESCRIPTION: Final = """\
 A durable queue over HTTP. `payload` is JSON and comes back byte for byte; `payload_base64` is for bytes. Durations are

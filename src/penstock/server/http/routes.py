@@ -19,7 +19,7 @@ from penstock.server.http import actions, sign_in
 from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
-from penstock.wire.json_operations import LETTER_SEARCH, json_of
+from penstock.wire.json_operations import LETTER_SEARCH, TASK_OPERATION, WORKFLOW_OPERATION, json_of
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueState
 
 API: Final = "/api/v1"
@@ -229,12 +229,39 @@ COMPOSED: Final = (
         example={"ids": ["orders.dlq/0/3"], "from_offset": 0},
         is_body_optional=True,
     ),
-    Route(
-        *("POST", "/api/v1/tasks/purge", "purge_tasks", "Forget final tasks, and cancel and forget those that wait"),
-        *(actions.purge, tasks.TASK_FILTER.type),
-        result=tasks.PurgedTasks,
-        errors=("invalid_field", "queue_full", "disk_full"),
-        example={"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+    *(
+        Route(
+            *("POST", f"/api/v1/tasks/{action}", f"{action}_tasks", summary, actions.begin(action)),
+            body=TASK_OPERATION.type,
+            result=json_of(ops.BeginOperation).reply.type,
+            errors=ops.BeginOperation.spec.errors,
+            status=202,
+            example=example,
+        )
+        for action, summary, example in (
+            ("retry", "Retry all tasks that match", {"status": ["dead"], "task_type": "send_email", "canary": 5}),
+            ("cancel", "Cancel all tasks that match", {"queue": "mail", "dry_run": True}),
+            (
+                "purge",
+                "Forget all final tasks that match, and cancel and forget those that wait",
+                {"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+            ),
+        )
+    ),
+    *(
+        Route(
+            *("POST", f"/api/v1/workflows/{{workflow}}/{action}", f"{action}_workflow", summary),
+            *(actions.begin_on_workflow(action), WORKFLOW_OPERATION.type),
+            result=json_of(ops.BeginOperation).reply.type,
+            errors=ops.BeginOperation.spec.errors,
+            status=202,
+            example=example,
+            is_body_optional=True,
+        )
+        for action, summary, example in (
+            ("cancel", "Cancel all tasks of a workflow that are not final", {"dry_run": True}),
+            ("retry", "Retry all dead and cancelled tasks of a workflow", {"rate": 100}),
+        )
     ),
     Route(
         *("GET", "/api/v1/tasks/{task_id}/result", "get_task_result", "The result, as the worker gave it"),
@@ -275,6 +302,19 @@ COMPOSED: Final = (
         errors=("bad_query", "rate_limited"),
         example={"query": "select queue, count(*) as messages from messages group by queue", "limit": 100},
     ),
+    Route(
+        *("GET", "/api/v1/history/state", "get_past_state", "Depth, leases and lag at an instant", actions.past_state),
+        query=models.PastQuery,
+        result=actions.PAST_STATE.type,
+        errors=("bad_query", "invalid_field", "queue_not_found", "rate_limited"),
+        example={"at": "2030-01-31T12:00:00Z", "queue": "orders"},
+    ),
+    Route(
+        *("GET", "/api/v1/pipelines/{name}/runs/{run}/report", "get_pipeline_report"),
+        *("The report of a run of a pipeline", actions.pipeline_report),
+        errors=("run_not_found", "invalid_name"),
+        media="text/html",
+    ),
     Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
     Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
     Route("GET", "/health", "get_health_short", "The same as /api/v1/health", actions.health, result=HEALTH.type),
@@ -282,12 +322,29 @@ COMPOSED: Final = (
     Route("GET", "/readyz", "get_readiness", "Does it take requests?", actions.readyz, result=Readiness),
     Route("GET", "/metrics", "get_metrics", "Metrics for Prometheus", actions.metrics, media="text/plain"),
 )
-PROFILE: Final = Route(
-    *("GET", "/debug/profile", "get_profile", "Which functions the broker is in, as collapsed stacks", actions.profile),
-    query=ProfileQuery,
-    media="text/plain",
-    errors=("conflict",),
-    example={"seconds": 5},
+PROFILES: Final = (
+    Route(
+        *("GET", "/debug/profile", "get_cpu_profile", "Which functions the broker is in, as collapsed stacks"),
+        actions.profile("cpu"),
+        query=ProfileQuery,
+        example={"seconds": 5},
+        media="text/plain",
+        errors=("invalid_field", "conflict"),
+    ),
+    Route(
+        *("GET", "/debug/memory", "get_memory_profile", "Which lines of code hold what was allocated meanwhile"),
+        actions.profile("memory"),
+        query=ProfileQuery,
+        example={"seconds": 5},
+        media="text/plain",
+        errors=("invalid_field", "conflict"),
+    ),
+    Route(
+        *("GET", "/debug/threads", "get_threads", "Where each thread and each task of the event loop is"),
+        actions.profile("threads"),
+        media="text/plain",
+        errors=("invalid_field", "conflict"),
+    ),
 )
 
 ROUTES: Final = (*HOT, *OF_OPERATIONS, *COMPOSED)

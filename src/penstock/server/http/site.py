@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from penstock.access.sessions import TAB_HEADER, SessionCookie, cookie_for
 from penstock.broker.access import NOBODY, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.logins import bearer
+from penstock.dashboard.files import Banner
 from penstock.errors import PenstockError, PushPaused, QueueFull, RateLimited, Unavailable
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.server.public_bind import is_loopback
@@ -48,11 +49,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 7711
+    serves: Literal["all", "public", "admin"] = "all"  # what operators do may have a port of its own
     hosts: tuple[str, ...] = ()  # names that requests may have in `Host`, beside addresses and loopback names
     trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-For counts
     cors_origins: tuple[str, ...] = ()
     prefix: str = ""  # the path under which a proxy shows this server
     scheme: str = "http"  # by which browsers reach it
+    banner: Banner = Banner()  # what the dashboard says about this broker
     request_bytes_max: int = limits.frame_bytes_max
     connections_max: int = 10_000
     slow_request_seconds: float = 1.0
@@ -134,6 +137,11 @@ class Site:
         if not ids:
             return NOBODY
         return sign_in.sessions.find(ids, tab_secret, is_secure=cookie.is_secure).principal
+
+    @property
+    def is_for_operators(self) -> bool:
+        """Whether it is the port that was set apart for what operators do."""
+        return self.settings.serves == "admin"
 
     @property
     def has_browsers(self) -> bool:

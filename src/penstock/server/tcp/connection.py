@@ -16,6 +16,7 @@ from penstock.access.tls import peer_names
 from penstock.broker.access import Client, Principal
 from penstock.broker.logins import STRANGER_BYTES
 from penstock.broker.seats import Seat
+from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, NotAuthenticated, PenstockError, Unavailable
 from penstock.server.dispatch import HANDLERS, REFUSALS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
@@ -48,6 +49,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._splitter = Splitter(STRANGER_BYTES if self._is_stranger else server.frame_bytes_max)
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._is_tls = False
+        self._number = 0  # among the connections of the broker
         self._reserved = 0  # of what all unread requests may take
         self._window_since: float | None = None  # in which a frame must grow
         self._window_bytes = 0
@@ -62,6 +64,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else "local"
         self._client = Client(self._client.principal, "", address, "tcp")
+        self._number = self._broker.connections.enter(self)
         self._server.joined(self)
         if self._is_tls and self._is_stranger:
             principal = self._broker.logins.by_certificate(peer_names(transport))
@@ -71,6 +74,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._client.principal.forget(self._revoked)
         self._seat.leave()
+        self._broker.connections.leave(self._number)
         self._cancel_all()
         self._broker.unread.give_back(self._client.address, self._reserved)
         self._reserved = 0
@@ -274,12 +278,26 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def refuse(self, error: PenstockError) -> None:
         if self.is_json:
+            self._broker.count_rest(error)
             self._send(json_frame(JsonType.NACK, error_body(error)))
         else:
             self._fail(0, error)
         self.flush()
         if close_lingering(self._transport, self._broker.loop):
             self.connection_lost(None)
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        client, producer = self._client, self._producer
+        return Activity(
+            *("json" if self.is_json else "tcp", client.principal.name, client.address, client.name),
+            in_flight=self._unanswered,
+            producer="" if producer is None else f"{producer[0]}/{producer[1]}",
+        )
+
+    def end(self) -> None:
+        """An operator ends the connection."""
+        self.refuse(Unavailable("an operator has ended this connection"))
 
     def close(self) -> None:
         """Send what is ready and close."""

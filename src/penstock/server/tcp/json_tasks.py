@@ -23,6 +23,7 @@ from penstock.wire.frames import JsonType
 from penstock.wire.json_messages import encode, error_body, error_fields
 from penstock.wire.json_models import ErrorFields
 from penstock.wire.json_reader import LARGE_BYTES
+from penstock.wire.json_shapes import milliseconds
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -81,6 +82,7 @@ class JsonTaskProtocol:
                 kind, body = self._waiting.popleft()
                 reply = await awaited_answer_of(_HANDLERS[kind](self._broker, self._client, body))
                 if isinstance(reply, PenstockError):
+                    self._broker.count_rest(reply)
                     self._reply(JsonType.NACK, error_body(reply), len(body))
                 else:
                     self._reply(reply[0], reply[1], len(body))
@@ -126,7 +128,8 @@ async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Reply:
         await broker.execute(client, ops.ForgetWorker(heartbeat.worker_id))
         return _ack(json_protocols.HeartbeatAnswer([], held, results))
     news = await broker.execute(client, ops.HeartbeatWorker(json_protocols.HEARTBEAT.read(heartbeat)))
-    return _ack(json_protocols.HeartbeatAnswer(list(news.cancelled), held, results))
+    grace = milliseconds(news.grace_seconds)
+    return _ack(json_protocols.HeartbeatAnswer(list(news.cancelled), held, results, news.requested, grace))
 
 
 async def _progress(broker: Broker, client: Client, progress: Any) -> None:

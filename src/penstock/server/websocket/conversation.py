@@ -26,8 +26,10 @@ from penstock.broker.leases import Stream, StreamRequest
 from penstock.broker.logins import STRANGER_SECONDS
 from penstock.broker.reply_size import size_of, split
 from penstock.broker.seats import Seat
+from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError, Unavailable
-from penstock.replies import LeaseReply
+from penstock.model_tasks import OperationView, TaskCounts
+from penstock.replies import ClusterView, LeaseReply
 from penstock.server.outbox import Outbox
 from penstock.server.websocket.socket import Disconnected, Socket
 from penstock.wire import json_protocols as stream
@@ -46,7 +48,8 @@ from penstock.wire.json_messages import (
     skipping_request,
 )
 from penstock.wire.json_reader import LARGE_BYTES
-from penstock.wire.json_tasks import WORKER, task_update
+from penstock.wire.json_shapes import shape_of
+from penstock.wire.json_tasks import SCHEDULE, WORKER, task_update
 
 
 def read(received: bytes | None) -> stream.ClientMessage:
@@ -76,6 +79,16 @@ def unknown(name: str) -> InvalidField:
     return InvalidField(f"subscription: there is no {name!r}", hint="subscribe first")
 
 
+# Topics that are rows: the field that holds them, and how each is written.
+ROWS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "task_counts": ("counts", shape_of(TaskCounts).write),
+    "operations": ("operations", shape_of(OperationView).write),
+    "dead_letters": ("dead_letters", lambda row: row),
+    "schedules": ("schedules", SCHEDULE.write),
+    "cluster": ("cluster", shape_of(ClusterView).write),
+}
+
+
 def event_json(subscription: str, event: Event) -> bytes:
     """An event as the client gets it; encoded once, whoever gets it."""
     body: bytes | None = event.forms.get("json")
@@ -91,6 +104,9 @@ def event_json(subscription: str, event: Event) -> bytes:
 def _more(event: Event) -> dict[str, Any]:
     if event.type == "counters":
         return {"counters": event.counters}
+    if event.type in ROWS:
+        name, write = ROWS[event.type]
+        return {name: [write(row) for row in event.rows]} | ({"gone": event.gone} if event.gone else {})
     if event.task is not None:
         return {"task": task_update(event.task)}
     if event.worker is not None:
@@ -177,6 +193,7 @@ class Conversation:
             self._seat.take(self._client.principal)
         except Unavailable as error:
             self._end(TRY_AGAIN_LATER, error.message)
+        number = self._broker.connections.enter(self)
         timer = self._broker.loop.call_later(STRANGER_SECONDS, self._check_login)
         listening = asyncio.ensure_future(self._listen())
         sending = asyncio.ensure_future(self._outbox.run())
@@ -190,9 +207,19 @@ class Conversation:
             timer.cancel()
             self._client.principal.forget(self._revoked)
             self._seat.leave()
+            self._broker.connections.leave(number)
             listening.cancel()
             sending.cancel()
             self._leave()
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        client, streams = self._client, len(self._streams) + len(self._listeners)
+        return Activity("websocket", client.principal.name, client.address, client.name, streams, self._under_way)
+
+    def end(self) -> None:
+        """An operator ends the connection."""
+        self._end(TRY_AGAIN_LATER, "an operator has ended this connection")
 
     def goodbye(self) -> None:
         """The broker stops."""
@@ -329,6 +356,7 @@ class Conversation:
         listener = self._broker.listen(
             self._client, message.queues, message.interval_ms / 1000, wake, message.topics, tasks
         )
+        listener.changed_only = message.changed_only
         self._listeners[name] = listener
         listener.when_ready(partial(self._subscribed, name, message.id, listener))
 
@@ -434,6 +462,7 @@ class Conversation:
         self._put(b'{"type":"%b","id":%b%b}' % (kind.encode(), encode(id), rest))
 
     def _refuse(self, error: PenstockError, id: Any, subscription: str | None = None) -> None:
+        self._broker.count_rest(error)
         message: dict[str, Any] = {"type": "error", "id": id, "error": error_fields(error)}
         if subscription is not None:
             message["subscription"] = subscription

@@ -32,9 +32,10 @@ from penstock.delivery.tasks import GROUP, HELD, TaskPosition, WithdrawnTask, id
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, to_micros
+from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
 from penstock.model_tasks import FINAL, TaskState
 from penstock.replies import Piece
-from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, ParentFound, Settling
+from penstock.requests import ParentFound, Settling
 from penstock.shard.payload_rows import pieces_of
 from penstock.shard.tasks.submit import CANCELLED_ERROR, Moved, commit, id_bytes, open_position
 
@@ -203,7 +204,7 @@ def _letters(shard: Shard, dlq: str, since: int) -> Iterator[Piece]:
         pieces, position = shard.look(lambda now, start=position: _some_letters(shard, dlq, start, since))[0]  # type: ignore[misc]
         if not pieces:
             return
-        yield from shard.loaded(pieces)
+        yield from shard.loaded(pieces, only_kept=True)
 
 
 def _some_letters(shard: Shard, dlq: str, start: int, since: int) -> tuple[list[Piece], int]:

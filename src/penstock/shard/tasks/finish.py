@@ -6,6 +6,7 @@ Each finish of a call stands by itself; those that are accepted share a frame, a
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +19,10 @@ from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import ROOM
 from penstock.delivery.tasks import GROUP, id_text
+from penstock.envelopes import envelope_json
 from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds
-from penstock.model_tasks import Finish
+from penstock.model_tasks import Finish, bytes_of_result, result_of_bytes
 from penstock.requests import Settling
 from penstock.shard.tasks.submit import check_json, commit, cut, id_bytes, safest
 
@@ -70,7 +72,7 @@ def _frames(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
 
 
 def _finish_some(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
-    checked = [_checked(finish) for finish in finishes]
+    checked = [_checked(finish, shard.task_result_bytes_max) for finish in finishes]
     try:
         return shard.run(lambda: _finish(shard, finishes, checked))
     except TooLarge:
@@ -114,13 +116,13 @@ def _finish(
     return answers, commit(shard, entries, now, _level(shard, deliveries), [chosen for chosen, _ in pairs])
 
 
-def _checked(finish: Finish) -> Checked | PenstockError:
+def _checked(finish: Finish, result_bytes_max: int) -> Checked | PenstockError:
     """How a run ends, or what is wrong with the request."""
     try:
         task = id_bytes(finish.task_id)
         outcome = OUTCOMES[finish.outcome]
         if outcome is Outcome.ACKED:
-            check_json(finish.result, "result", limits.task_result_bytes_max)
+            _check_result(finish.result, result_bytes_max)
             return task, COMPLETED
         delay = finish.delay_seconds
         if delay is not None or outcome is Outcome.SNOOZED:
@@ -130,6 +132,22 @@ def _checked(finish: Finish) -> Checked | PenstockError:
         return InvalidField(f"outcome: {finish.outcome!r} is not one of {', '.join(OUTCOMES)}")
     except PenstockError as error:
         return error
+
+
+def _check_result(result: bytes, bytes_max: int) -> None:
+    try:
+        data = bytes_of_result(result)
+        is_sound = data is None or result_of_bytes(data) == result
+    except binascii.Error:
+        is_sound = False
+    if not is_sound:
+        raise InvalidField("result: its bytes are not base64", hint="send them as result_base64")
+    size = len(result if data is None else data)
+    if size > bytes_max:
+        hint = "raise task_result_bytes_max of the broker, or store it elsewhere and return its address"
+        raise TooLarge(f"result: {size:,} bytes are over task_result_bytes_max, {bytes_max:,}", hint=hint)
+    if data is None:
+        check_json(result, "result", len(result))
 
 
 def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tuple[Lease, Take, int]:
@@ -166,7 +184,7 @@ def _may_be(shard: Shard, partition: Partition, offset: int, task: bytes, named:
         batch, row_of = shard.store.at_hand(extent.sealed), extent.sealed.row_of
     if batch is None or batch.compressed:
         return True
-    payload = batch.payload(row_of(offset))
+    payload = envelope_json(batch.payload(row_of(offset)))
     return named.encode() in payload or id_text(task).encode() in payload
 
 

@@ -1,11 +1,11 @@
-"""Operations on many tasks: cancel those that match a filter, or have the task index forget them.
+"""Steps of operations on many tasks: cancel those that match a filter, retry them, or have the task index forget them.
 
-An operation is worked on in steps. A step is one frame: the new states of some tasks, and how far the operation is with
-them. The caller looked the tasks up; where they are by now, and whether they are final, is decided with the lock held.
+A step is one frame: the new states of some tasks, and how far the operation is with them. The caller looked the tasks
+up; where they are by now, and whether they are final, is decided with the lock held. A retry is a frame for each task,
+since its children come back with it; how far the operation is follows in a frame behind some of them. Tasks that were
+retried before a crash are not retried again: they do not match any more, or have ended later than the operation began.
 
-`OperationRunner` looks up the tasks that match, some thousands at a time, and runs the steps. An operation that was
-running when the process stopped goes on where its last step was. The task index follows from step to step, so that
-whoever looks when an operation is over sees what it did.
+The task index follows from step to step, so that whoever looks when an operation is over sees what it did.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from penstock import limits
 from penstock.delivery import settle as settle_rules
 from penstock.delivery.entries import Entry, OperationSet, Settled, Span, TasksPurged
 from penstock.delivery.group import Group
@@ -24,12 +23,13 @@ from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import cancelled
 from penstock.delivery.tasks import GROUP
-from penstock.errors import InvalidField, OperationNotFound, QueueFull, TaskConflict
+from penstock.errors import InvalidField, MessageNotFound, PenstockError, QueueNotFound, TaskConflict, TaskNotFound
 from penstock.model import Outcome, to_datetime
-from penstock.model_tasks import FINAL, OperationAction, OperationState, OperationView, TaskFilter, TaskState
+from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView
 from penstock.requests import Settling, Target
+from penstock.shard.bulk.book import Counted, Stepped, advance, frozen_at, progressed, task_filter_of
+from penstock.shard.tasks.changes import RETRIED
 from penstock.shard.tasks.submit import CANCELLED_ERROR, commit
-from penstock.shard.upkeep import Sleeper
 from penstock.storage.task_changes import id_text
 
 if TYPE_CHECKING:
@@ -39,16 +39,12 @@ if TYPE_CHECKING:
 
 
 CHUNK: Final = 1_000  # tasks in one frame, and while the shard is held
+RETRIES: Final = 100  # tasks that are retried before the operation notes how far it is
+SAMPLES: Final = 10
 WAITING: Final = (TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED)
-STATES: Final[dict[int, OperationState]] = {
-    OperationSet.RUNNING: OperationState.RUNNING,
-    OperationSet.DONE: OperationState.DONE,
-    OperationSet.STOPPED: OperationState.STOPPED,
-    OperationSet.FAILED: OperationState.FAILED,
-}
+REFUSALS: Final = (TaskConflict, TaskNotFound, MessageNotFound, QueueNotFound)  # of one task
 _WAITS: Final = -1  # the phase of a task that waits for its parents
 _CANCELLED: Final = Settling(Outcome.CANCELLED, error=CANCELLED_ERROR)
-_decode: Final = msgspec.json.Decoder(TaskFilter).decode
 
 
 class Phase(NamedTuple):
@@ -71,7 +67,9 @@ def phases_of(operation: OperationSet) -> list[Phase]:
     """Purging ends those that wait before it forgets final ones: unfinished children keep their parents."""
     states = filter_of(operation).states or tuple(TaskState)
     final = tuple(state for state in states if state in FINAL)
-    if operation.action == "cancel":
+    if operation.action == OperationAction.RETRY:
+        phases = [Phase(tuple(state for state in states if state in RETRIED), cancels=False, purges=False)]
+    elif operation.action == OperationAction.CANCEL:
         opened = tuple(state for state in states if state not in FINAL)
         phases = [Phase(opened, cancels=True, purges=False)]
     else:
@@ -81,35 +79,14 @@ def phases_of(operation: OperationSet) -> list[Phase]:
 
 
 def filter_of(operation: OperationSet) -> TaskFilter:
-    """Which tasks it is about: none that were submitted after it began."""
-    filter = _decode(operation.filter)
-    begun = to_datetime(operation.started_at + 1)
+    """Which tasks it is about: none that were submitted after the moment at which its filter is meant."""
+    filter = task_filter_of(operation)
+    frozen = to_datetime(frozen_at(operation) + 1)
     until = filter.submitted_until
-    return msgspec.structs.replace(filter, submitted_until=begun if until is None else min(until, begun))
+    return msgspec.structs.replace(filter, submitted_until=frozen if until is None else min(until, frozen))
 
 
-def view_of(operation: OperationSet) -> OperationView:
-    """An operation as it is shown."""
-    is_over = operation.state != OperationSet.RUNNING
-    return OperationView(
-        operation_id=operation.operation_id,
-        action=OperationAction(operation.action),
-        state=STATES[operation.state],
-        filter=_decode(operation.filter),
-        started_at=to_datetime(operation.started_at),
-        updated_at=to_datetime(operation.at),
-        ended_at=to_datetime(operation.at) if is_over else None,
-        matched=operation.matched,
-        cancelled=operation.cancelled,
-        purged=operation.purged,
-        error=operation.error,
-    )
-
-
-# beginning, looking, stopping
-
-
-def _check_filter(shard: Shard, filter: TaskFilter) -> None:
+def check_filter(shard: Shard, filter: TaskFilter) -> None:
     """Refuse to look for text in an encrypted queue: nothing would be found, and the text would be stored in clear."""
     if filter.queue is None or shard.number_of(filter.queue) not in shard.core.encrypted:
         return
@@ -119,97 +96,7 @@ def _check_filter(shard: Shard, filter: TaskFilter) -> None:
             raise InvalidField(f"{name}: the tasks of encrypted queue {filter.queue!r} cannot be searched", hint=hint)
 
 
-def begin_operation(
-    shard: Shard, action: OperationAction, filter: TaskFilter, operation_id: str = ""
-) -> tuple[OperationView, Ticket]:
-    """Note what is to be done; whoever works on operations does it. Begun again with the same id, it is the same."""
-    name = operation_id or f"{shard.rng.getrandbits(48):012x}"
-
-    def decide(now: int) -> list[Entry]:
-        if name in shard.core.tasks.operations.known:
-            return []
-        running = shard.core.tasks.operations.running()
-        if len(running) >= limits.operations_running_max:
-            hint = "wait until one is done, or stop one: 'penstock operations'"
-            raise QueueFull(f"{len(running)} operations are running already", hint=hint)
-        _check_filter(shard, filter)
-        chosen = msgspec.structs.replace(filter, cursor=None, limit=limits.task_page_max)
-        return [OperationSet(name, action.value, msgspec.json.encode(chosen), OperationSet.RUNNING, now, now)]
-
-    ticket = shard.change(decide)
-    view, read = operation(shard, name)
-    return view, max(ticket, read)
-
-
-def operation(shard: Shard, operation_id: str) -> tuple[OperationView, Ticket]:
-    """How far it is."""
-    return shard.look(lambda now: view_of(_known(shard, operation_id)))
-
-
-def operations(shard: Shard) -> tuple[list[OperationView], Ticket]:
-    """Those that run and those that did lately, the newest first."""
-    return shard.look(
-        lambda now: [view_of(operation) for operation in reversed(shard.core.tasks.operations.known.values())]
-    )
-
-
-def queue_of_operation(shard: Shard, operation_id: str) -> str | None:
-    """The queue that an operation is confined to, empty when it is about all of them; None when there is none."""
-
-    def question(now: int) -> str | None:
-        known = shard.core.tasks.operations.known.get(operation_id)
-        return None if known is None else _decode(known.filter).queue or ""
-
-    return shard.look(question)[0]
-
-
-def stop_operation(shard: Shard, operation_id: str) -> tuple[OperationView, Ticket]:
-    """No step more; what was done stays done. One that is over stays as it is."""
-
-    def decide(now: int) -> list[Entry]:
-        known = _known(shard, operation_id)
-        if known.state == OperationSet.STOPPED:
-            return []
-        if known.state != OperationSet.RUNNING:
-            raise TaskConflict(f"operation {operation_id} is {STATES[known.state]} and cannot be stopped")
-        return [msgspec.structs.replace(known, state=OperationSet.STOPPED, at=now)]
-
-    ticket = shard.change(decide)
-    view, read = operation(shard, operation_id)
-    return view, max(ticket, read)
-
-
-def _known(shard: Shard, operation_id: str) -> OperationSet:
-    operation = shard.core.tasks.operations.known.get(operation_id)
-    if operation is None:
-        raise OperationNotFound(f"there is no operation {operation_id!r}")
-    return operation
-
-
 # steps
-
-
-def running(shard: Shard) -> list[OperationSet]:
-    """Operations that are to be worked on."""
-    with shard.lock:
-        shard.check()
-        return shard.core.tasks.operations.running()
-
-
-def advance(shard: Shard, operation_id: str, **changes: object) -> bool:
-    """Note that an operation is further, or over; whether it was running."""
-
-    def decide(now: int) -> list[Entry]:
-        known = shard.core.tasks.operations.known.get(operation_id)
-        if known is None or known.state != OperationSet.RUNNING:
-            return []
-        return [msgspec.structs.replace(known, at=now, **changes)]
-
-    shard.change(decide)
-    with shard.lock:
-        shard.check()
-        known = shard.core.tasks.operations.known.get(operation_id)
-        return known is not None and known.state == OperationSet.RUNNING
 
 
 def take_step(shard: Shard, operation_id: str, phase: Phase, targets: Sequence[Target]) -> tuple[Step, Ticket] | None:
@@ -353,83 +240,77 @@ def _deliveries_of(group: Group) -> Iterable[tuple[tuple[int, int], Chosen]]:
                 yield (number, take.offsets[index]), Chosen(lease, take, [index])
 
 
-PAGE: Final = 10 * CHUNK  # looked up at a time
+class TaskWork:
+    """Works on operations on tasks."""
 
-
-class OperationRunner:
-    """One for each shard. Without `background` whoever begins an operation works on it."""
-
-    def __init__(self, shard: Shard, service: TaskService, *, background: bool) -> None:
+    def __init__(self, shard: Shard, service: TaskService) -> None:
         self._shard = shard
         self._service = service
-        self._is_stopping = False
-        self.sleeper = Sleeper("operations", self._tick, shard.is_over) if background else None
 
-    def start(self) -> None:
-        """Go on with what was running when the process stopped."""
-        if self.sleeper is not None and running(self._shard):
-            self.work()
+    def count(self, operation: OperationSet, until: int | None = None) -> Counted:
+        """How many tasks match; the task index counts them in one go."""
+        phases = phases_of(operation)
+        if not phases:
+            return Counted(0, ())
+        filter = _narrowed(operation, tuple(state for phase in phases for state in phase.states))
+        task_index, as_of = self._service.caught_up(), frozen_at(operation)
+        samples = task_index.targets(filter, None, SAMPLES, as_of)
+        return Counted(task_index.count(filter, as_of), tuple(id_text(target.task_id) for target in samples))
 
-    def work(self) -> None:
-        """There is something to do."""
-        if self.sleeper is None:
-            self.run()
-        elif self.sleeper.was_started:
-            self.sleeper.wake()
+    def step(self, operation: OperationSet, room: int) -> Stepped:
+        """The next tasks of the phase that the operation is in, or the next phase."""
+        phases = phases_of(operation)
+        if operation.phase >= len(phases):
+            return Stepped(0, is_over=True)
+        phase, filter = phases[operation.phase], _narrowed(operation, phases[operation.phase].states)
+        is_retry = operation.action == OperationAction.RETRY
+        limit = min(room, RETRIES if is_retry else CHUNK)
+        targets = self._service.caught_up().targets(filter, operation.cursor, limit, frozen_at(operation))
+        if not targets:
+            advance(self._shard, operation.operation_id, phase=operation.phase + 1, cursor=None)
+            return Stepped(0, is_over=operation.phase + 1 >= len(phases))
+        if is_retry:
+            self._retry(operation, targets)
         else:
-            self.sleeper.start()
+            self._take(operation.operation_id, phase, targets)
+        return Stepped(len(targets), is_over=False)
 
-    def stop(self) -> None:
-        """After the step that is under way; whoever opens the directory next goes on."""
-        self._is_stopping = True
-        if self.sleeper is not None:
-            self.sleeper.stop()
-
-    def run(self) -> None:
-        """Work on all operations until none is running."""
-        while (active := running(self._shard)) and not self._is_stopping:
-            self._finish(active[0])
-
-    def _tick(self) -> float | None:
-        self.run()
-        return None
-
-    def _finish(self, operation: OperationSet) -> None:
+    def _retry(self, operation: OperationSet, targets: list[Target]) -> None:
+        """Retry some tasks. A refusal that is about one of them is noted; any other error is raised."""
+        views = {view.task_id: view for view in self._service.task_index.views(map(_task_id, targets))}
+        failures: dict[str, PenstockError] = {}
+        tried: list[Target] = []
         try:
-            phases = phases_of(operation)
-            self._count(operation, phases)
-            for number in range(operation.phase, len(phases)):
-                if not self._pass(operation, number, phases[number]):
-                    return
-            advance(self._shard, operation.operation_id, state=OperationSet.DONE)
-        except InvalidField as error:  # not retryable: the filter cannot be understood
-            changes = {"state": OperationSet.FAILED, "error": str(error)}
-            advance(self._shard, operation.operation_id, **changes)
+            for target in targets:
+                self._retry_one(_task_id(target), views.get(_task_id(target)), failures)
+                tried.append(target)
+            for task_id in list(failures):  # a child comes back with its parent, which may have come after it
+                self._retry_one(task_id, None, failures)
+        finally:
+            if tried:
+                self._note(operation, tried, list(failures.items()))
 
-    def _count(self, operation: OperationSet, phases: list[Phase]) -> None:
-        if not operation.matched:
-            filter = _narrowed(operation, tuple(state for phase in phases for state in phase.states))
-            matched = self._service.caught_up().count(filter) if phases else 0
-            advance(self._shard, operation.operation_id, matched=matched)
+    def _retry_one(self, task_id: str, view: TaskView | None, failures: dict[str, PenstockError]) -> None:
+        try:
+            self._service.bring_back(task_id, view)
+        except REFUSALS as error:
+            failures[task_id] = error
+        else:
+            failures.pop(task_id, None)
 
-    def _pass(self, operation: OperationSet, number: int, phase: Phase) -> bool:
-        """One pass over the tasks; whether the operation is still running."""
-        filter = _narrowed(operation, phase.states)
-        cursor = operation.cursor if number == operation.phase else None
-        advance(self._shard, operation.operation_id, phase=number, cursor=cursor)
-        while targets := self._service.caught_up().targets(filter, cursor, PAGE):
-            for start in range(0, len(targets), CHUNK):
-                if not self._step(operation.operation_id, phase, targets[start : start + CHUNK]):
-                    return False
-            cursor = targets[-1].submitted_at, targets[-1].number
-        return True
+    def _note(self, operation: OperationSet, tried: list[Target], failures: list[tuple[str, PenstockError]]) -> None:
+        cursor = tried[-1].submitted_at, tried[-1].number
 
-    def _step(self, operation_id: str, phase: Phase, targets: list[Target]) -> bool:
-        if self._is_stopping:
-            return False
+        def decide(now: int) -> list[Entry]:
+            known = self._shard.core.tasks.operations.known.get(operation.operation_id)
+            return [] if known is None else [progressed(known, now, len(tried) - len(failures), failures, cursor)]
+
+        self._shard.change(decide)
+
+    def _take(self, operation_id: str, phase: Phase, targets: list[Target]) -> None:
         taken = take_step(self._shard, operation_id, phase, targets)
         if taken is None:
-            return False
+            return
         step, _ = taken
         for worker, task_id in step.workers:
             self._service.cancelled(worker, id_text(task_id))
@@ -437,13 +318,16 @@ class OperationRunner:
             self._service.waiters.wake_all()
         parents = [target.task_id for target in step.cancelled if target.has_open_child] if phase.purges else []
         closed = self._service.caught_up().closed_targets(parents) if parents else []
-        if not closed:
-            return True
-        # Their children were cancelled with them. The cursor stays where the step left it.
-        last = targets[-1]
-        closed[-1] = closed[-1]._replace(submitted_at=last.submitted_at, number=last.number)
-        return take_step(self._shard, operation_id, Phase((), cancels=False, purges=True), closed) is not None
+        if closed:
+            # Their children were cancelled with them. The cursor stays where the step left it.
+            last = targets[-1]
+            closed[-1] = closed[-1]._replace(submitted_at=last.submitted_at, number=last.number)
+            take_step(self._shard, operation_id, Phase((), cancels=False, purges=True), closed)
 
 
 def _narrowed(operation: OperationSet, states: tuple[TaskState, ...]) -> TaskFilter:
     return msgspec.structs.replace(filter_of(operation), states=states)
+
+
+def _task_id(target: Target) -> str:
+    return id_text(target.task_id)

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock import limits
-from penstock.cron import next_tick
-from penstock.delivery.admin import reserved_name
+from penstock.cron import next_tick, zone_of
+from penstock.delivery import task_pushes
+from penstock.delivery.admin import queue_to_push, reserved_name
 from penstock.delivery.entries import Entry, ScheduleSet
+from penstock.delivery.push import decide_push
 from penstock.delivery.task_pushes import spec_of
 from penstock.delivery.tasks import Schedule, id_text
-from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
+from penstock.envelopes import new_task_id
+from penstock.errors import InvalidField, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import AUDIT_QUEUE, DLQ_SUFFIX, to_datetime
-from penstock.model_tasks import ScheduleSpec, ScheduleView
+from penstock.model_tasks import (
+    NextTick,
+    PastRun,
+    ScheduleRun,
+    ScheduleSpec,
+    ScheduleTicks,
+    ScheduleView,
+    TaskFilter,
+    TaskView,
+)
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
+    from penstock.shard.tasks.service import TaskService
+
+
+# The ids of ticks are UUIDs of version 8 (`task_pushes.tick_id`), all others of version 7.
+VERSION: Final = 14
+TICK_VERSION: Final = "8"
 
 
 def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
@@ -86,6 +105,70 @@ def delete_schedule(shard: Shard, name: str) -> Ticket:
 def schedules(shard: Shard) -> tuple[list[ScheduleView], Ticket]:
     """All of them, by name."""
     return shard.look(lambda now: [_view(schedule) for _, schedule in sorted(shard.core.tasks.schedules.known.items())])
+
+
+def run_schedule(shard: Shard, name: str) -> tuple[ScheduleRun, Ticket]:
+    """Submit the task of a schedule now. Its clock does not notice: the next tick comes when it would have come."""
+    shard.check_space()
+    made: list[ScheduleRun] = []
+
+    def decide(now: int) -> list[Entry]:
+        spec = spec_of(_known(shard, name))
+        task_id = new_task_id(now)
+        queue, created = queue_to_push(shard.core, spec.queue, now)
+        decided = decide_push(shard.core, queue, task_pushes.batch_of(spec, task_id, None), now)
+        run = ScheduleRun(task_id=task_id, schedule=name, queue=spec.queue, submitted_at=to_datetime(now))
+        made[:] = [run]
+        return [*created, *decided.entries]
+
+    ticket = shard.change(decide)
+    return made[0], ticket
+
+
+def ticks(tasks: TaskService, name: str, count: int, runs: int) -> tuple[ScheduleTicks, Ticket]:
+    """When a schedule is due next, and what it has submitted."""
+    shard = tasks.shard
+    (schedule, now), ticket = shard.look(lambda now: (_known(shard, name), now))
+    spec = spec_of(schedule)
+    page = tasks.caught_up().page(TaskFilter(schedule=name, limit=runs))
+    found = ScheduleTicks(
+        schedule=name,
+        cron=spec.cron,
+        timezone=spec.timezone,
+        is_paused=spec.is_paused,
+        next=list(islice(_next_ticks(spec, schedule.next_at or 0, now), count)),
+        runs=[_past_run(task) for task in page.tasks],
+    )
+    return found, ticket
+
+
+def _next_ticks(spec: ScheduleSpec, first: int, now: int) -> Iterator[NextTick]:
+    at = first or now
+    if first:
+        yield _next_tick(spec, first)
+    while True:
+        try:
+            at = next_tick(spec.cron, spec.timezone, at)
+        except InvalidField:  # there is none after this
+            return
+        yield _next_tick(spec, at)
+
+
+def _next_tick(spec: ScheduleSpec, at: int) -> NextTick:
+    moment = to_datetime(at)
+    return NextTick(moment, moment.astimezone(zone_of(spec.timezone)).isoformat())
+
+
+def _past_run(task: TaskView) -> PastRun:
+    return PastRun(
+        task_id=task.task_id,
+        trigger="tick" if task.task_id[VERSION] == TICK_VERSION else "manual",
+        at=task.submitted_at,
+        state=task.state,
+        started_at=task.started_at,
+        finished_at=task.finished_at,
+        error=task.error,
+    )
 
 
 def queue_of_schedule(shard: Shard, name: str) -> str | None:

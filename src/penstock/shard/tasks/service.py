@@ -19,22 +19,21 @@ from penstock.errors import Closed, TaskConflict
 from penstock.model import MessageId, bare_name, to_datetime
 from penstock.model_tasks import (
     FINAL,
-    OperationAction,
-    OperationView,
     Submitted,
     TaskCounts,
-    TaskFilter,
     TaskState,
     TaskSubmission,
     TaskView,
     WorkerInfo,
     WorkerNews,
+    WorkerRequest,
     WorkerView,
 )
 from penstock.shard import browse, members
-from penstock.shard.tasks import changes, finish, operations
+from penstock.shard.bulk.service import Bulk
+from penstock.shard.bulk.works import works_of
+from penstock.shard.tasks import changes, finish
 from penstock.shard.tasks import submit as task_submit
-from penstock.shard.tasks.operations import OperationRunner
 from penstock.shard.tasks.waits import Looks, TaskWaiter, TaskWaiters, not_found
 from penstock.shard.upkeep import Sleeper
 from penstock.shard.worker_registry import NEVER, Registry
@@ -62,6 +61,7 @@ class TaskService:
     def __init__(self, shard: Shard, disk: Disk | None, retention_seconds: float, *, background: bool) -> None:
         self.shard = shard
         self._totals: dict[TaskState, int] = {}
+        self._is_counted = False  # somebody collects the metrics
         self._totals_until = 0  # monotonic: they are counted again then
         self.waiters = TaskWaiters(lambda number: shard.core.queues[number].name if number in shard.core.queues else "")
         self.registry = Registry()
@@ -71,7 +71,8 @@ class TaskService:
         self._opening = threading.Lock()
         self._task_index: TaskIndex | None = None
         self.clerk = Sleeper("clerk", self.follow, shard.is_over) if background else None
-        self.operations = OperationRunner(shard, self, background=background)
+        self.bulk: Bulk = Bulk(shard, works_of(shard, self), background=background)
+        self.operations = self.bulk.runner
         self._is_closed = threading.Event()
         self._expire_at = 0
 
@@ -158,7 +159,7 @@ class TaskService:
         if task_index is not None:
             if not task_index.is_open:
                 task_index.open_if_there()
-            if task_index.is_behind:
+            if task_index.is_behind or (not task_index.is_open and self._is_counted and self.has_tasks):
                 task_index.catch_up(between=self._pause)
             if monotonic >= self._expire_at:
                 self._expire_at = monotonic + EXPIRE_US
@@ -225,15 +226,31 @@ class TaskService:
         expires_at = browse.lease_end(self.shard, MessageId.parse(view.message_id))
         return view if expires_at is None else msgspec.structs.replace(view, lease_expires_at=to_datetime(expires_at))
 
+    def queues_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The queue of each of these tasks that is known."""
+        return {view.task_id: view.queue for view in self.task_index.views(ids)}
+
     def totals(self) -> dict[TaskState, int]:
-        """How many tasks there are in each state, as far as the index is. Counting takes at most 1 % of the time."""
+        """How many tasks there are in each state, a second ago at most. Counting takes at most 1 % of the time.
+
+        The first call has the index follow the journal from now on, once there are tasks; later ones take no lock.
+        """
         monotonic = self.shard.clock.monotonic
         now = monotonic()
         if now >= self._totals_until:
-            counts = self.task_index.counts() if self.task_index.is_open else []  # a scrape takes no lock
+            if not self._is_counted and self.has_tasks:
+                self.caught_up()
+            self._is_counted = True
+            counts = self.task_index.counts() if self.task_index.is_open else []
             self._totals = {state: sum(getattr(queue, state.value) for queue in counts) for state in TaskState}
             self._totals_until = now + 100 * (monotonic() - now)
         return self._totals
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether there may be tasks that the task index does not know."""
+        core = self.shard.core
+        return core.has_tasks or bool(core.tasks.held)
 
     def counts(self) -> list[TaskCounts]:
         """How many tasks of each queue are in each state."""
@@ -281,24 +298,26 @@ class TaskService:
 
     def retry(self, task_id: str) -> TaskView:
         """A dead, cancelled or failed task is pending again, or blocked; so are the tasks cancelled because of it."""
-
-        def retry() -> None:
-            ids = changes.kin(self.shard, task_id)
-            kin = changes.Kin(ids, self.task_index.positions(ids) if ids else {})
-            view = self.task(task_id)
-            self.registry.revived(task_id)
-            changes.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
-
-        _until_settled(retry, task_id)
+        _until_settled(lambda: self._retry(task_id, self.task(task_id)), task_id)
         return self.task(task_id)
 
-    def begin_operation(self, action: str, filter: TaskFilter, operation_id: str) -> tuple[OperationView, Ticket]:
-        """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
-        view, ticket = operations.begin_operation(self.shard, OperationAction(action), filter, operation_id)
-        self.operations.work()
-        if self.operations.sleeper is not None:
-            return view, ticket
-        return operations.operation(self.shard, view.operation_id)
+    def bring_back(self, task_id: str, view: TaskView | None) -> None:
+        """Retry one of many tasks, which was looked up before. One that was brought back meanwhile is fine as it is."""
+        try:
+            if view is not None:
+                self._retry(task_id, view)
+                return
+        except task_submit.Moved:
+            pass
+        _until_settled(lambda: self._retry(task_id, self.task(task_id), is_lenient=True), task_id)
+
+    def _retry(self, task_id: str, view: TaskView, *, is_lenient: bool = False) -> None:
+        if is_lenient and view.state not in changes.RETRIED:
+            return
+        ids = changes.kin(self.shard, task_id)
+        kin = changes.Kin(ids, self.task_index.positions(ids) if ids else {})
+        self.registry.revived(task_id)
+        changes.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
 
     # workers
 
@@ -337,13 +356,21 @@ class TaskService:
         try:
             while True:
                 self.shard.require_open()
-                news = registry.news(worker_id)
+                news, is_new = registry.take_news(worker_id)
                 left = deadline - clock.monotonic()
-                if news.cancelled or left <= 0:
+                if is_new or left <= 0:
                     return news
                 turn.acquire(timeout=left / 1e6)
         finally:
             registry.unlisten(worker_id, turn.release)
+
+    def request_worker(
+        self, worker_id: str, owner: str | None, requested: WorkerRequest, grace_seconds: float | None = None
+    ) -> WorkerView:
+        """Have a worker be quiet, work again or stop."""
+        self.shard.require_open()
+        self.tick()
+        return self.registry.request(worker_id, owner, requested, self.shard.clock.now(), grace_seconds)
 
     def forget(self, worker_id: str) -> Ticket:
         """A worker has stopped; what it still holds is released."""
@@ -363,7 +390,12 @@ class TaskService:
 
     def knows(self, task_type: str) -> bool:
         """Whether a worker that is there can run tasks of this type."""
-        return any(worker.state != "dead" and task_type in worker.info.task_types for worker in self.workers())
+        return task_type in self.known_types()
+
+    def known_types(self) -> frozenset[str]:
+        """The task types that workers that are there can run."""
+        living = (worker for worker in self.workers() if worker.state != "dead")
+        return frozenset(name for worker in living for name in worker.info.task_types)
 
     def _mind(self, look_at: int) -> None:
         """Have the timekeeper look when the registry wants it, if that is sooner than before."""

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import InvalidField, QueueNotFound, StorageError
-from penstock.model import suggestion, to_micros
+from penstock.model import to_micros
+from penstock.refusals import suggestion
 from penstock.spark import functions as f
 from penstock.spark.pipelines.state import read_state, sync_directory, write_state
 from penstock.spark.schema import COLUMNS

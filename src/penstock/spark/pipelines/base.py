@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, Un
 
 import msgspec
 
+from penstock import refusals
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.history import absolute_url
-from penstock.model import suggestion
+from penstock.refusals import suggestion
 from penstock.units import instant, seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -233,15 +234,7 @@ def _value(option: Option, text: Text, now: datetime) -> Any:
     except InvalidField as error:
         raise InvalidField(f"{option.flag}: {error.message}", hint=error.hint) from None
     except msgspec.ValidationError as error:
-        hint = suggestion(str(text), option.choices) if option.choices else option.about
-        expected = "" if option.choices else f": {_expected(error)}"
-        raise InvalidField(f"{option.flag}: {text!r} is not accepted{expected}", hint=hint) from None
-
-
-def _expected(error: msgspec.ValidationError) -> str:
-    """What a value should have been, in plain words."""
-    expected = str(error).lower().partition(", got ")[0].replace(" | null", "")
-    return expected.replace("`int`", "a whole number").replace("`float`", "a number")
+        raise refusals.refusal(error, option.type, text, whole=option.flag) from None
 
 
 def _parsed(option: Option, text: Text, now: datetime) -> Any:

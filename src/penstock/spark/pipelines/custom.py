@@ -33,7 +33,8 @@ from msgspec import Meta
 
 from penstock.errors import InvalidField, PenstockError
 from penstock.history import QueueView, open_history
-from penstock.model import check_name, suggestion, to_datetime
+from penstock.model import check_name, to_datetime
+from penstock.refusals import suggestion
 from penstock.spark import functions as f
 from penstock.spark import ranges
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run

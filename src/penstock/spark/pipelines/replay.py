@@ -33,7 +33,8 @@ from penstock import operations as ops
 from penstock.clock import Clock, SystemClock
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound, StorageError
 from penstock.history import Moment, absolute_url, open_history
-from penstock.model import check_name, suggestion, to_datetime
+from penstock.model import check_name, to_datetime
+from penstock.refusals import suggestion
 from penstock.requests import SinkCommit
 from penstock.spark import functions as f
 from penstock.spark.failures import query_error

@@ -17,7 +17,8 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError
-from penstock.model import suggestion, to_datetime
+from penstock.model import to_datetime
+from penstock.refusals import suggestion
 from penstock.spark.failures import cause, query_error
 from penstock.spark.pipelines.base import Pipeline, Report, Run
 from penstock.spark.pipelines.state import Record, keep, locked, records

@@ -32,7 +32,7 @@ from msgspec import Meta
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.model import DLQ_SUFFIX
-from penstock.requests import DEAD_ORIGIN
+from penstock.model_letters import DEAD_ORIGIN
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.pages import page, section, table_section

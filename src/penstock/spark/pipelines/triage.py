@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from penstock.history import open_history
 from penstock.model import DLQ_SUFFIX, Outcome
-from penstock.requests import DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_ERROR, DEAD_GROUP, DEAD_ORIGIN, DEAD_REASON
+from penstock.model_letters import DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_ERROR, DEAD_GROUP, DEAD_ORIGIN, DEAD_REASON
 from penstock.spark import functions as f
 from penstock.spark import ranges
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table

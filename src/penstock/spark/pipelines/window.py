@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock import limits
+from penstock import limits, refusals
 from penstock.errors import InvalidField, PenstockError
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, check_name, suggestion
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, check_name
+from penstock.refusals import suggestion
 from penstock.spark import functions as f
 from penstock.spark.failures import query_error
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
@@ -123,9 +124,7 @@ def spec_from(raw: Mapping[str, Any]) -> WindowSpec:
     try:
         return checked(msgspec.convert(raw, WindowSpec))
     except msgspec.ValidationError as error:
-        text, _, location = str(error).partition(" - at ")
-        where = location.strip("`").removeprefix("$.") or "spec"
-        raise InvalidField(f"{where}: {text}", hint=ABOUT_SPECS) from None
+        raise refusals.refusal(error, WindowSpec, raw, whole="spec") from None
 
 
 def _refuse_unknown(raw: Any, kind: type[msgspec.Struct], prefix: str) -> None:

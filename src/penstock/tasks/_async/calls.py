@@ -13,6 +13,7 @@ from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.client.values import Deadline
 from penstock.envelopes import (
+    Call,
     alike_batch,
     alike_payloads,
     new_task_ids,
@@ -56,7 +57,7 @@ class AsyncSenderCalls:
             await session.push(queue, tasks_batch(part), None, None)
         return [task.task_id for task in tasks]
 
-    async def asend_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
+    async def asend_alike(self, task: TaskSubmission, calls: Sequence[Call]) -> list[str]:
         """Tasks that differ only by their arguments."""
         session = await self._app.open_async_session()
         await self._app.declarations.aensure(session, task.queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
@@ -14,7 +15,17 @@ from penstock import operations as ops
 from penstock.client._sync.task_calls import new_operation, run_operation, wait_task
 from penstock.client.session import Session
 from penstock.errors import ScheduleNotFound
-from penstock.model_tasks import MissedPolicy, OperationView, ScheduleView, TaskFilter, TaskView, WorkerView
+from penstock.model_tasks import (
+    MissedPolicy,
+    OperationView,
+    ScheduleView,
+    Suggestion,
+    TaskFilter,
+    TaskView,
+    WorkerView,
+    WorkflowPage,
+    WorkflowView,
+)
 from penstock.tasks.job import Job
 from penstock.tasks.job_search import JobFilter, check_limit, filter_of, page_filter
 from penstock.tasks.schedules import spec_of
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.tasks.task import Configured
     from penstock.tasks.workflows import Step
 
-Action = Literal["purge", "cancel"]
+Action = Literal["purge", "cancel", "retry"]
 
 
 class AppCalls:
@@ -128,6 +139,21 @@ class AppCalls:
                 self.delete_schedule(name)
         return names
 
+    def suggest(self, field: str, prefix: str = "", limit: int = 20) -> list[Suggestion]:
+        """Values that jobs have in `field` and that begin with `prefix`, of queues that one may read.
+
+        `field` is `task_type`, `queue`, `worker`, `status`, `workflow`, `schedule`, or `kwargs` for names of arguments.
+        """
+        return (self.open_session()).execute(ops.SuggestTasks(field, prefix, limit))
+
+    def workflows(self, limit: int = 50, cursor: str | None = None) -> WorkflowPage:
+        """A page of workflows, newest first. A page with a cursor is not the last, also when it is short."""
+        return (self.open_session()).execute(ops.ListWorkflows(limit, cursor))
+
+    def workflow(self, workflow: str) -> WorkflowView:
+        """A workflow with its tasks, 1,000 at most, and its critical path. Raises `TaskNotFound`."""
+        return (self.open_session()).execute(ops.FindWorkflow(workflow))
+
     # operations on many jobs
 
     def purge(self, **filters: Unpack[JobFilter]) -> int:
@@ -141,9 +167,28 @@ class AppCalls:
         """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
         return (run_operation(self.open_session(), "cancel", filter_of(filters))).cancelled
 
-    def begin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
-        """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
-        return (self.open_session()).execute(new_operation(action, filter_of(filters)))
+    def retry_all(self, **filters: Unpack[JobFilter]) -> int:
+        """Retry all dead, cancelled and failed jobs that match. Returns how many; waits as `purge` does."""
+        return (run_operation(self.open_session(), "retry", filter_of(filters))).done
+
+    def begin(
+        self,
+        action: Action,
+        *,
+        dry_run: bool = False,
+        rate: float | None = None,
+        canary: int | None = None,
+        as_of: datetime | None = None,
+        **filters: Unpack[JobFilter],
+    ) -> OperationView:
+        """Begin to purge, cancel or retry all jobs that match; returns the operation, which goes on by itself.
+
+        `dry_run` only counts. `rate` is in jobs a second. With `canary`, that many come first; the rest waits for
+        `continue_operation`. `as_of` means what matched at that moment.
+        """
+        options = {"dry_run": dry_run, "rate": rate, "canary": canary, "as_of": as_of}
+        operation = new_operation(action, filter_of(filters), **options)
+        return (self.open_session()).execute(operation)
 
     def operation(self, operation_id: str) -> OperationView:
         """How far an operation is. Raises `OperationNotFound`."""
@@ -152,6 +197,10 @@ class AppCalls:
     def operations(self) -> list[OperationView]:
         """Operations that run and those that did lately, the newest first."""
         return (self.open_session()).execute(ops.ListOperations())
+
+    def continue_operation(self, operation_id: str) -> OperationView:
+        """Have an operation deal with the rest, after its canary. Raises `TaskConflict` when it does not wait."""
+        return (self.open_session()).execute(ops.ContinueOperation(operation_id))
 
     def stop_operation(self, operation_id: str) -> OperationView:
         """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""

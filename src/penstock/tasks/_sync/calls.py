@@ -14,6 +14,7 @@ from penstock import operations as ops
 from penstock.client.session import Session
 from penstock.client.values import Deadline
 from penstock.envelopes import (
+    Call,
     alike_batch,
     alike_payloads,
     new_task_ids,
@@ -57,7 +58,7 @@ class SenderCalls:
             session.push(queue, tasks_batch(part), None, None)
         return [task.task_id for task in tasks]
 
-    def send_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
+    def send_alike(self, task: TaskSubmission, calls: Sequence[Call]) -> list[str]:
         """Tasks that differ only by their arguments."""
         session = self._app.open_session()
         self._app.declarations.ensure(session, task.queue)

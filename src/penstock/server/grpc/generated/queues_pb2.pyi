@@ -429,6 +429,14 @@ class PeekRequest(_message.Message):
     limit: int
     def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
+class GetLatestRequest(_message.Message):
+    __slots__ = ("queue", "key")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    key: str
+    def __init__(self, queue: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
 class ListDelayedRequest(_message.Message):
     __slots__ = ("queue", "limit", "include")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +533,180 @@ class Reason(_message.Message):
     error: str
     due_at: _timestamp_pb2.Timestamp
     def __init__(self, group: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class WhyQueueRequest(_message.Message):
+    __slots__ = ("queue", "group", "limit")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    group: str
+    limit: int
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class QueueWait(_message.Message):
+    __slots__ = ("queue", "at", "groups")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    at: _timestamp_pb2.Timestamp
+    groups: _containers.RepeatedCompositeFieldContainer[GroupWait]
+    def __init__(self, queue: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupWait, _Mapping]]] = ...) -> None: ...
+
+class GroupWait(_message.Message):
+    __slots__ = ("group", "open", "leased", "waiting", "settled_per_second", "eta_ms", "examined", "is_complete", "reasons")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ETA_MS_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    open: int
+    leased: int
+    waiting: int
+    settled_per_second: float
+    eta_ms: int
+    examined: int
+    is_complete: bool
+    reasons: _containers.RepeatedCompositeFieldContainer[WaitReason]
+    def __init__(self, group: _Optional[str] = ..., open: _Optional[int] = ..., leased: _Optional[int] = ..., waiting: _Optional[int] = ..., settled_per_second: _Optional[float] = ..., eta_ms: _Optional[int] = ..., examined: _Optional[int] = ..., is_complete: _Optional[bool] = ..., reasons: _Optional[_Iterable[_Union[WaitReason, _Mapping]]] = ...) -> None: ...
+
+class WaitReason(_message.Message):
+    __slots__ = ("code", "count", "text", "key", "in_flight", "limit", "since", "until", "eta_ms", "holders", "sample")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    ETA_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    count: int
+    text: str
+    key: str
+    in_flight: int
+    limit: int
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    eta_ms: int
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    sample: str
+    def __init__(self, code: _Optional[str] = ..., count: _Optional[int] = ..., text: _Optional[str] = ..., key: _Optional[str] = ..., in_flight: _Optional[int] = ..., limit: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., eta_ms: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., sample: _Optional[str] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("consumer", "messages", "since", "expires_at")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    messages: int
+    since: _timestamp_pb2.Timestamp
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, consumer: _Optional[str] = ..., messages: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListKeysRequest(_message.Message):
+    __slots__ = ("queue", "group", "key", "prefix", "limit")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    group: str
+    key: str
+    prefix: str
+    limit: int
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., key: _Optional[str] = ..., prefix: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListKeysResponse(_message.Message):
+    __slots__ = ("queue", "group", "at", "keys", "distinct", "without_key", "examined", "is_complete")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    DISTINCT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_KEY_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    group: str
+    at: _timestamp_pb2.Timestamp
+    keys: _containers.RepeatedCompositeFieldContainer[KeyBacklog]
+    distinct: int
+    without_key: int
+    examined: int
+    is_complete: bool
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., keys: _Optional[_Iterable[_Union[KeyBacklog, _Mapping]]] = ..., distinct: _Optional[int] = ..., without_key: _Optional[int] = ..., examined: _Optional[int] = ..., is_complete: _Optional[bool] = ...) -> None: ...
+
+class KeyBacklog(_message.Message):
+    __slots__ = ("key", "backlog", "in_flight", "waiting", "code", "oldest_at", "oldest_id", "in_flight_max", "rate_per_second", "holders")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    backlog: int
+    in_flight: int
+    waiting: int
+    code: str
+    oldest_at: _timestamp_pb2.Timestamp
+    oldest_id: str
+    in_flight_max: int
+    rate_per_second: float
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    def __init__(self, key: _Optional[str] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., code: _Optional[str] = ..., oldest_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., oldest_id: _Optional[str] = ..., in_flight_max: _Optional[int] = ..., rate_per_second: _Optional[float] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
+
+class GetAccountRequest(_message.Message):
+    __slots__ = ("queue",)
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+
+class QueueAccount(_message.Message):
+    __slots__ = ("queue", "at", "is_balanced", "groups")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    IS_BALANCED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    at: _timestamp_pb2.Timestamp
+    is_balanced: bool
+    groups: _containers.RepeatedCompositeFieldContainer[GroupAccount]
+    def __init__(self, queue: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_balanced: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupAccount, _Mapping]]] = ...) -> None: ...
+
+class GroupAccount(_message.Message):
+    __slots__ = ("group", "accepted", "acked", "dead", "dropped", "open", "difference")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ACKED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    accepted: int
+    acked: int
+    dead: int
+    dropped: int
+    open: int
+    difference: int
+    def __init__(self, group: _Optional[str] = ..., accepted: _Optional[int] = ..., acked: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ..., open: _Optional[int] = ..., difference: _Optional[int] = ...) -> None: ...
 
 class GetMessageRequest(_message.Message):
     __slots__ = ("id",)
@@ -1131,7 +1313,7 @@ class Member(_message.Message):
     def __init__(self, member: _Optional[str] = ..., generation: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class LetterFilter(_message.Message):
-    __slots__ = ("group", "reason", "error_contains", "key", "since", "until", "ids")
+    __slots__ = ("group", "reason", "error_contains", "key", "since", "until", "ids", "signature")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ERROR_CONTAINS_FIELD_NUMBER: _ClassVar[int]
@@ -1139,6 +1321,7 @@ class LetterFilter(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     group: str
     reason: str
     error_contains: str
@@ -1146,7 +1329,8 @@ class LetterFilter(_message.Message):
     since: _timestamp_pb2.Timestamp
     until: _timestamp_pb2.Timestamp
     ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., reason: _Optional[str] = ..., error_contains: _Optional[str] = ..., key: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    signature: str
+    def __init__(self, group: _Optional[str] = ..., reason: _Optional[str] = ..., error_contains: _Optional[str] = ..., key: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ids: _Optional[_Iterable[str]] = ..., signature: _Optional[str] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "filter", "limit")

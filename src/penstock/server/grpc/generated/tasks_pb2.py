@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.server.grpc.generated import queues_pb2 as _queues  # what the descriptors refer to is known before
 from penstock.server.grpc.generated.loading import load
 
+_NEEDED = (_queues,)
 DESCRIPTOR, _names = load("tasks")
 globals().update(_names)

@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from penstock.server.grpc.generated import queues_pb2 as _queues_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -48,7 +49,7 @@ MISSED_SKIP: Missed
 MISSED_CATCH_UP: Missed
 
 class NewTask(_message.Message):
-    __slots__ = ("task_type", "queue", "args", "kwargs", "task_id", "priority", "delay_ms", "deliver_at", "ttl_ms", "timeout_ms", "max_attempts", "key", "unique_key", "unique_ms", "depends_on", "run_despite_parent_failure", "takes", "workflow", "headers", "trace")
+    __slots__ = ("task_type", "queue", "args", "kwargs", "task_id", "priority", "delay_ms", "deliver_at", "ttl_ms", "timeout_ms", "max_attempts", "key", "unique_key", "unique_ms", "depends_on", "run_despite_parent_failure", "takes", "workflow", "headers", "trace", "payload")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +77,7 @@ class NewTask(_message.Message):
     WORKFLOW_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     queue: str
     args: str
@@ -96,7 +98,8 @@ class NewTask(_message.Message):
     workflow: str
     headers: _containers.ScalarMap[str, str]
     trace: str
-    def __init__(self, task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., task_id: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., key: _Optional[str] = ..., unique_key: _Optional[str] = ..., unique_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., run_despite_parent_failure: _Optional[bool] = ..., takes: _Optional[_Union[Takes, str]] = ..., workflow: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., trace: _Optional[str] = ...) -> None: ...
+    payload: bytes
+    def __init__(self, task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., task_id: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., key: _Optional[str] = ..., unique_key: _Optional[str] = ..., unique_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., run_despite_parent_failure: _Optional[bool] = ..., takes: _Optional[_Union[Takes, str]] = ..., workflow: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., trace: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class SubmittedTask(_message.Message):
     __slots__ = ("task_id", "is_new")
@@ -119,7 +122,7 @@ class SubmitTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[SubmittedTask, _Mapping]]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs", "result_error", "updated_at", "lease_expires_at")
+    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs", "result_error", "updated_at", "lease_expires_at", "result_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +151,7 @@ class Task(_message.Message):
     RESULT_ERROR_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
     LEASE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     queue: str
@@ -176,7 +180,8 @@ class Task(_message.Message):
     result_error: str
     updated_at: _timestamp_pb2.Timestamp
     lease_expires_at: _timestamp_pb2.Timestamp
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ..., result_error: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    result_bytes: bytes
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ..., result_error: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class CountTasksRequest(_message.Message):
     __slots__ = ()
@@ -235,7 +240,7 @@ class GetTaskStatusRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class TaskFilter(_message.Message):
-    __slots__ = ("states", "task_type", "queue", "worker", "workflow", "schedule", "since", "until", "argument", "error_contains")
+    __slots__ = ("states", "task_type", "queue", "worker", "workflow", "schedule", "since", "until", "argument", "error_contains", "task_ids")
     STATES_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +251,7 @@ class TaskFilter(_message.Message):
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_FIELD_NUMBER: _ClassVar[int]
     ERROR_CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[TaskState]
     task_type: str
     queue: str
@@ -256,7 +262,8 @@ class TaskFilter(_message.Message):
     until: _timestamp_pb2.Timestamp
     argument: str
     error_contains: str
-    def __init__(self, states: _Optional[_Iterable[_Union[TaskState, str]]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., worker: _Optional[str] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., argument: _Optional[str] = ..., error_contains: _Optional[str] = ...) -> None: ...
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, states: _Optional[_Iterable[_Union[TaskState, str]]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., worker: _Optional[str] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., argument: _Optional[str] = ..., error_contains: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
     __slots__ = ("filter", "limit", "cursor")
@@ -360,15 +367,96 @@ class PurgeTasksResponse(_message.Message):
     is_done: bool
     def __init__(self, count: _Optional[int] = ..., operation_id: _Optional[str] = ..., is_done: _Optional[bool] = ...) -> None: ...
 
+class BulkOptions(_message.Message):
+    __slots__ = ("dry_run", "rate", "canary", "as_of")
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    rate: float
+    canary: int
+    as_of: _timestamp_pb2.Timestamp
+    def __init__(self, dry_run: _Optional[bool] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class BeginOperationRequest(_message.Message):
-    __slots__ = ("action", "filter", "operation_id")
+    __slots__ = ("action", "filter", "operation_id", "options")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     action: str
     filter: TaskFilter
     operation_id: str
-    def __init__(self, action: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., operation_id: _Optional[str] = ...) -> None: ...
+    options: BulkOptions
+    def __init__(self, action: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
+
+class RedriveLettersRequest(_message.Message):
+    __slots__ = ("queue", "filter", "edit", "operation_id", "options")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    EDIT_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    filter: _queues_pb2.LetterFilter
+    edit: str
+    operation_id: str
+    options: BulkOptions
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., edit: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
+
+class DiscardLettersRequest(_message.Message):
+    __slots__ = ("queue", "filter", "operation_id", "options")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    filter: _queues_pb2.LetterFilter
+    operation_id: str
+    options: BulkOptions
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
+
+class MessageFilter(_message.Message):
+    __slots__ = ("since", "until", "key", "headers", "text")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    key: str
+    headers: _containers.ScalarMap[str, str]
+    text: str
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ReplayMessagesRequest(_message.Message):
+    __slots__ = ("queue", "filter", "target", "operation_id", "options")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    filter: MessageFilter
+    target: str
+    operation_id: str
+    options: BulkOptions
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., target: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
+
+class ContinueOperationRequest(_message.Message):
+    __slots__ = ("operation_id",)
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
     __slots__ = ("operation_id",)
@@ -393,7 +481,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[TaskOperation, _Mapping]]] = ...) -> None: ...
 
 class TaskOperation(_message.Message):
-    __slots__ = ("operation_id", "action", "state", "filter", "started_at", "updated_at", "ended_at", "matched", "cancelled", "purged", "error")
+    __slots__ = ("operation_id", "action", "state", "filter", "started_at", "updated_at", "ended_at", "matched", "cancelled", "purged", "error", "letters", "messages", "queue", "target", "who", "as_of", "done", "failed", "rate", "canary", "errors", "samples", "is_exact")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -405,6 +493,19 @@ class TaskOperation(_message.Message):
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     PURGED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    IS_EXACT_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     action: str
     state: str
@@ -416,7 +517,30 @@ class TaskOperation(_message.Message):
     cancelled: int
     purged: int
     error: str
-    def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    letters: _queues_pb2.LetterFilter
+    messages: MessageFilter
+    queue: str
+    target: str
+    who: str
+    as_of: _timestamp_pb2.Timestamp
+    done: int
+    failed: int
+    rate: float
+    canary: int
+    errors: _containers.RepeatedCompositeFieldContainer[ItemError]
+    samples: _containers.RepeatedScalarFieldContainer[str]
+    is_exact: bool
+    def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ..., letters: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., messages: _Optional[_Union[MessageFilter, _Mapping]] = ..., queue: _Optional[str] = ..., target: _Optional[str] = ..., who: _Optional[str] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ..., samples: _Optional[_Iterable[str]] = ..., is_exact: _Optional[bool] = ...) -> None: ...
+
+class ItemError(_message.Message):
+    __slots__ = ("id", "code", "message")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    code: str
+    message: str
+    def __init__(self, id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ClaimTasksRequest(_message.Message):
     __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms", "task_types")
@@ -441,7 +565,7 @@ class ClaimTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[ClaimedTask, _Mapping]]] = ...) -> None: ...
 
 class ClaimedTask(_message.Message):
-    __slots__ = ("task_id", "task_type", "queue", "args", "kwargs", "attempt", "receipt", "expires_at", "timeout_ms", "priority", "key", "headers", "depends_on", "takes", "parents", "workflow", "schedule", "scheduled_at", "trace", "submitted_at")
+    __slots__ = ("task_id", "task_type", "queue", "args", "kwargs", "attempt", "receipt", "expires_at", "timeout_ms", "priority", "key", "headers", "depends_on", "takes", "parents", "workflow", "schedule", "scheduled_at", "trace", "submitted_at", "payload")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +593,7 @@ class ClaimedTask(_message.Message):
     SCHEDULED_AT_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     queue: str
@@ -489,17 +614,20 @@ class ClaimedTask(_message.Message):
     scheduled_at: str
     trace: str
     submitted_at: _timestamp_pb2.Timestamp
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., attempt: _Optional[int] = ..., receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., depends_on: _Optional[_Iterable[str]] = ..., takes: _Optional[_Union[Takes, str]] = ..., parents: _Optional[_Iterable[_Union[ParentResult, _Mapping]]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., scheduled_at: _Optional[str] = ..., trace: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    payload: bytes
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., attempt: _Optional[int] = ..., receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., depends_on: _Optional[_Iterable[str]] = ..., takes: _Optional[_Union[Takes, str]] = ..., parents: _Optional[_Iterable[_Union[ParentResult, _Mapping]]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., scheduled_at: _Optional[str] = ..., trace: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ParentResult(_message.Message):
-    __slots__ = ("task_id", "state", "result")
+    __slots__ = ("task_id", "state", "result", "result_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     result: str
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., result: _Optional[str] = ...) -> None: ...
+    result_bytes: bytes
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., result: _Optional[str] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class FinishTasksRequest(_message.Message):
     __slots__ = ("finishes", "is_again")
@@ -510,20 +638,22 @@ class FinishTasksRequest(_message.Message):
     def __init__(self, finishes: _Optional[_Iterable[_Union[FinishedRun, _Mapping]]] = ..., is_again: _Optional[bool] = ...) -> None: ...
 
 class FinishedRun(_message.Message):
-    __slots__ = ("receipt", "task_id", "outcome", "result", "error", "delay_ms")
+    __slots__ = ("receipt", "task_id", "outcome", "result", "error", "delay_ms", "result_bytes")
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     receipt: str
     task_id: str
     outcome: str
     result: str
     error: str
     delay_ms: int
-    def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    result_bytes: bytes
+    def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class FinishTasksResponse(_message.Message):
     __slots__ = ("results",)
@@ -564,15 +694,19 @@ class RunProgress(_message.Message):
     def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., progress: _Optional[str] = ...) -> None: ...
 
 class HeartbeatWorkerResponse(_message.Message):
-    __slots__ = ("cancelled", "lost")
+    __slots__ = ("cancelled", "lost", "requested", "grace_ms")
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     cancelled: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cancelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+    requested: str
+    grace_ms: int
+    def __init__(self, cancelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., requested: _Optional[str] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping", "abandoned", "is_stuck")
+    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping", "abandoned", "is_stuck", "is_quiet")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -588,6 +722,7 @@ class WorkerInfo(_message.Message):
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
     IS_STUCK_FIELD_NUMBER: _ClassVar[int]
+    IS_QUIET_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     host: str
     pid: int
@@ -603,7 +738,8 @@ class WorkerInfo(_message.Message):
     is_stopping: bool
     abandoned: int
     is_stuck: bool
-    def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., abandoned: _Optional[int] = ..., is_stuck: _Optional[bool] = ...) -> None: ...
+    is_quiet: bool
+    def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., abandoned: _Optional[int] = ..., is_stuck: _Optional[bool] = ..., is_quiet: _Optional[bool] = ...) -> None: ...
 
 class ForgetWorkerRequest(_message.Message):
     __slots__ = ("worker_id",)
@@ -614,6 +750,32 @@ class ForgetWorkerRequest(_message.Message):
 class ForgetWorkerResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class QuietWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "owner")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    owner: str
+    def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class ResumeWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "owner")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    owner: str
+    def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class StopWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "owner", "grace_ms")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    owner: str
+    grace_ms: int
+    def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()
@@ -626,16 +788,66 @@ class ListWorkersResponse(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("info", "state", "first_seen_at", "last_heartbeat_at")
+    __slots__ = ("info", "state", "first_seen_at", "last_heartbeat_at", "requested", "requested_at")
     INFO_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEEN_AT_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARTBEAT_AT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_AT_FIELD_NUMBER: _ClassVar[int]
     info: WorkerInfo
     state: str
     first_seen_at: _timestamp_pb2.Timestamp
     last_heartbeat_at: _timestamp_pb2.Timestamp
-    def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., state: _Optional[str] = ..., first_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    requested: str
+    requested_at: _timestamp_pb2.Timestamp
+    def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., state: _Optional[str] = ..., first_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., requested: _Optional[str] = ..., requested_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class WhyTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class TaskWait(_message.Message):
+    __slots__ = ("task_id", "state", "queue", "message_id", "reasons", "parents")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    state: TaskState
+    queue: str
+    message_id: str
+    reasons: _containers.RepeatedCompositeFieldContainer[WaitingFor]
+    parents: _containers.RepeatedCompositeFieldContainer[Parent]
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., message_id: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[WaitingFor, _Mapping]]] = ..., parents: _Optional[_Iterable[_Union[Parent, _Mapping]]] = ...) -> None: ...
+
+class WaitingFor(_message.Message):
+    __slots__ = ("code", "text", "outcome", "error", "due_at")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    text: str
+    outcome: str
+    error: str
+    due_at: _timestamp_pb2.Timestamp
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Parent(_message.Message):
+    __slots__ = ("task_id", "task_type", "state")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    task_type: str
+    state: TaskState
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
 
 class NewSchedule(_message.Message):
     __slots__ = ("name", "cron", "timezone", "missed", "task_type", "queue", "args", "kwargs", "timeout_ms", "max_attempts", "priority", "key", "is_paused", "is_declared")
@@ -690,6 +902,76 @@ class ListSchedulesResponse(_message.Message):
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
     def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+
+class RunScheduleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ScheduleRun(_message.Message):
+    __slots__ = ("task_id", "schedule", "queue", "submitted_at")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    schedule: str
+    queue: str
+    submitted_at: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[str] = ..., schedule: _Optional[str] = ..., queue: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListTicksRequest(_message.Message):
+    __slots__ = ("name", "count", "runs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    count: int
+    runs: int
+    def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., runs: _Optional[int] = ...) -> None: ...
+
+class ListTicksResponse(_message.Message):
+    __slots__ = ("schedule", "cron", "timezone", "is_paused", "next", "runs")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    cron: str
+    timezone: str
+    is_paused: bool
+    next: _containers.RepeatedCompositeFieldContainer[NextTick]
+    runs: _containers.RepeatedCompositeFieldContainer[PastRun]
+    def __init__(self, schedule: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., is_paused: _Optional[bool] = ..., next: _Optional[_Iterable[_Union[NextTick, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[PastRun, _Mapping]]] = ...) -> None: ...
+
+class NextTick(_message.Message):
+    __slots__ = ("at", "local")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    at: _timestamp_pb2.Timestamp
+    local: str
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., local: _Optional[str] = ...) -> None: ...
+
+class PastRun(_message.Message):
+    __slots__ = ("task_id", "trigger", "at", "state", "started_at", "finished_at", "error")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    trigger: str
+    at: _timestamp_pb2.Timestamp
+    state: TaskState
+    started_at: _timestamp_pb2.Timestamp
+    finished_at: _timestamp_pb2.Timestamp
+    error: str
+    def __init__(self, task_id: _Optional[str] = ..., trigger: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class DeleteScheduleRequest(_message.Message):
     __slots__ = ("name",)

@@ -1,0 +1,156 @@
+"""Operations on many things, and the dead letters of a queue."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from penstock import operations as ops
+from penstock import validation
+from penstock.batch import Batch
+from penstock.client.session import AsyncSession
+from penstock.client.task_runtime import sleep
+from penstock.client.values import Edit, edited, next_page, split
+from penstock.model import Message, MessageId
+from penstock.model_letters import LetterFilter, SignatureReport
+from penstock.model_tasks import OperationState, OperationView
+
+ALL: Final = 2**62
+
+
+class Operations:
+    """Operations on many tasks, dead letters or messages: those that run, and those that ended lately."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def list(self) -> builtins.list[OperationView]:
+        """All of them, the newest first."""
+        return await self._session.execute(ops.ListOperations())
+
+    async def get(self, operation_id: str) -> OperationView:
+        """How far an operation is. Raises `OperationNotFound`."""
+        return await self._session.execute(ops.FindOperation(operation_id))
+
+    async def wait(self, operation_id: str) -> OperationView:
+        """An operation once it is over, or waits to be continued after its canary. Raises why it failed."""
+        view = await self.get(operation_id)
+        pauses = validation.pauses()
+        while view.state is OperationState.RUNNING:
+            await sleep(next(pauses))
+            view = await self.get(operation_id)
+        return validation.succeeded(view)
+
+    async def continue_(self, operation_id: str) -> OperationView:
+        """Have an operation deal with the rest, after its canary. Raises `TaskConflict` when it does not wait."""
+        return await self._session.execute(ops.ContinueOperation(operation_id))
+
+    async def stop(self, operation_id: str) -> OperationView:
+        """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
+        return await self._session.execute(ops.StopOperation(operation_id))
+
+
+class DeadLetters:
+    """The dead letters of a queue. Every filter that is given must match."""
+
+    def __init__(self, session: AsyncSession, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+
+    async def list(
+        self,
+        *,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        signature: str | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Dead letters, oldest first; their headers say where they come from and why they died."""
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
+        filter = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
+        return await self._session.execute(ops.DeadLetters(self._queue, filter))
+
+    async def redrive(
+        self,
+        *,
+        ids: Iterable[MessageId | str] | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        signature: str | None = None,
+        limit: int = 1_000_000,
+        rate: float | None = None,
+        edit: Edit | None = None,
+    ) -> int:
+        """Send them back to the group where they died, at most `rate` a second; returns how many.
+
+        With `edit` the changed messages are pushed as new ones, for all groups.
+        """
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
+        limit = validation.redrive_limit(limit)
+        filter = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
+        rate = validation.per_second(rate)
+        if edit is not None:
+            return await self._replace(filter, rate, edit)
+        return await self._session.execute(ops.Redrive(self._queue, filter, rate))
+
+    async def _replace(self, filter: LetterFilter, rate: float | None, edit: Edit) -> int:
+        letters: builtins.list[Message] = []
+        while (page := next_page(filter, letters)) is not None:
+            more = await self._session.execute(ops.DeadLetters(self._queue, page))
+            letters += more
+            if not more:
+                break
+        for ids, batch in edited(letters, edit, rate):
+            await self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
+        return len(letters)
+
+    async def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
+        """Push a message in place of each dead letter, given by the id of the letter: all of them or none.
+
+        They are new messages of the queue, for all its groups. A letter that somebody has dealt with is refused.
+        """
+        ids = [validation.message_id(id) for id in messages]
+        batch = Batch.build(builtins.list(messages.values()))
+        await self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
+
+    async def signatures(self, limit: int = 50) -> SignatureReport:
+        """Dead letters by the signature of their errors: counts, trend, and what they share that healthy ones do not.
+
+        Of many, the newest are looked at; the report says how many.
+        """
+        return await self._session.execute(ops.LetterSignatures(self._queue, limit))
+
+    async def begin_redrive(
+        self, *, edit: Mapping[str, Any] | None = None, limit: int = ALL, **filters_and_options: Any
+    ) -> OperationView:
+        """Begin to send dead letters that match back, in the background; returns the operation.
+
+        Filters are those of `redrive`. `edit` is a JSON merge patch for payloads: the changed messages are pushed in
+        place of the letters. Options: `dry_run` only counts; `rate` items a second at most; `canary` that many first,
+        then `ps.operations.continue_(id)`; `as_of` what matched at that moment is meant; `operation_id` the same id
+        again is the same operation.
+        """
+        filter, id, options = split(filters_and_options, limit)
+        patch = b"" if edit is None else msgspec.json.encode(edit)
+        return await self._session.execute(ops.RedriveLetters(self._queue, filter, patch, id, options))
+
+    async def begin_discard(self, *, limit: int = ALL, **filters_and_options: Any) -> OperationView:
+        """Begin to throw dead letters that match away, in the background; filters and options as `begin_redrive`."""
+        filter, id, options = split(filters_and_options, limit)
+        return await self._session.execute(ops.DiscardLetters(self._queue, filter, id, options))
+
+    async def purge(self) -> None:
+        """Throw them all away."""
+        await self._session.execute(ops.PurgeDeadLetters(self._queue))

@@ -1,0 +1,218 @@
+# Generated from penstock/client/_async/system.py by `make generate`. Do not edit.
+"""An open system, as programs use it: its queues, and what concerns all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Callable, Sequence
+from datetime import datetime
+from os import PathLike, fspath
+from typing import Any, Literal
+
+from penstock import operations as ops
+from penstock import validation
+from penstock.client._sync.access import Access, Audit
+from penstock.client._sync.backups import run_backup
+from penstock.client._sync.bulk import Operations
+from penstock.client._sync.consumer import consume
+from penstock.client._sync.delivery import Delivery, Leased, LeasedQueues
+from penstock.client._sync.queue import Queue, Transaction
+from penstock.client._sync.stage import StageRunner
+from penstock.client.session import Session
+from penstock.client.thread_runtime import Event
+from penstock.model import (
+    DEFAULT_GROUP,
+    Freed,
+    PauseState,
+    Position,
+    check_name,
+    check_option_values,
+    queue_options,
+)
+from penstock.model_backlog import TaskWait
+from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
+from penstock.replies import BackupState
+from penstock.requests import QueueOrder
+from penstock.streams import StageReport, Stream
+
+
+class Queues:
+    """What can be done with the queues of an open system."""
+
+    _session: Session
+
+    def queue(self, name: str) -> Queue:
+        """A handle on a queue, which is made by the first push if it is not there."""
+        return Queue(self._session, name)
+
+    def lease(
+        self,
+        queues: str | Sequence[str],
+        max: int = 1,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        group: str = DEFAULT_GROUP,
+        consumer: str | None = None,
+        auto_ack: bool = False,
+        start: Position | None = None,
+        order: QueueOrder = "fair",
+    ) -> LeasedQueues:
+        """Take up to `max` messages from several queues; waits up to `wait` seconds for the first one.
+
+        `queues` are names, and prefixes such as `shop.*`, which include queues that are created while the call waits.
+        With `order="fair"` queues that have messages take turns; with `order="listed"` what stands earlier in the list
+        comes first, and the rest waits as long as that has messages.
+        """
+        choice = validation.queue_choice(queues, order)
+        request = validation.lease_request(max, lease_seconds, consumer, None, auto_ack, start=start)
+        check_name(group, "group")
+        session = self._session
+        reply = session.lease_queues(choice, group, request, validation.wait_seconds(wait))
+        return LeasedQueues(session, [Leased(session, lease) for lease in reply.leases])
+
+    def consume(
+        self,
+        queues: str | Sequence[str],
+        group: str = DEFAULT_GROUP,
+        batch: int | None = None,
+        *,
+        order: QueueOrder = "fair",
+        start: Position | None = None,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle_seconds: float | None = None,
+        stop: Event | None = None,
+    ) -> Generator[Delivery, None, None]:
+        """Deliveries of several queues for ever, by one request at a time: `lease` for which, `Queue.consume` for how.
+
+        A queue with limits of leases, or an ordered one, brings the batch down to one message while it has messages.
+        """
+
+        def lease(count: int, wait: float) -> LeasedQueues:
+            return self.lease(queues, count, wait, lease_seconds, group, consumer, start=start, order=order)
+
+        validation.queue_choice(queues, order)
+        return consume(lease, self._session, batch, idle_seconds, stop)
+
+    @property
+    def audit(self) -> Audit:
+        """The audit log: who did what."""
+        return Audit(self._session)
+
+    @property
+    def operations(self) -> Operations:
+        """Operations on many tasks, dead letters or messages, which run in the background."""
+        return Operations(self._session)
+
+    @property
+    def access(self) -> Access:
+        """Keys, users, roles and namespaces: who may do what."""
+        return Access(self._session)
+
+    def queues(self) -> list[str]:
+        """The names of all queues."""
+        return self._session.execute(ops.Queues())
+
+    def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
+        """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        operation = ops.CreateQueue(name, options, exist_ok)
+        queue_options(options)
+        self._session.execute(operation)
+        return Queue(self._session, name)
+
+    def update_queue(self, name: str, **changes: Any) -> None:
+        """Change options; partitions can be added, not removed."""
+        operation = ops.UpdateQueue(name, changes)
+        check_option_values(changes)
+        self._session.execute(operation)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue, its messages and its dead letters."""
+        self._session.execute(ops.DeleteQueue(name))
+
+    def transaction(self) -> Transaction:
+        """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
+        return Transaction(self._session)
+
+    def metrics(self, queue: str | None = None) -> MetricsReport:
+        """Counters, latencies and health of the moment, of one queue or of all."""
+        return self._session.execute(ops.GetMetrics(queue))
+
+    def history(
+        self,
+        metrics: Sequence[str] = SERIES_DEFAULT,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+        *,
+        compare: int | None = None,
+        marks: bool = False,
+    ) -> HistorySeries:
+        """Metrics of the whole system over time, for a chart: the last hour, unless `since` says otherwise.
+
+        `step` is in seconds; None chooses one. Names of metrics are in docs/history.md. A broker records them; a
+        directory that is opened in this process does with `history=True`.
+        """
+        return self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step, compare, marks))
+
+    def stream(self, source: str) -> Stream[StageReport]:
+        """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
+
+        See docs/streams.md.
+        """
+        return Stream(source, runner=lambda stage: StageRunner(self._session, stage).run)
+
+    def seal(self) -> int:
+        """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
+        return self._session.execute(ops.Seal())
+
+    def backup(
+        self,
+        destination: str | PathLike[str],
+        *,
+        keep: int | None = None,
+        passphrase: str = "",
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> BackupState:
+        """Back everything up while work goes on, and wait until it is done; which moment it is.
+
+        `destination` is a directory of the broker's machine, or a URL such as `s3://bucket/path`. `keep` removes all
+        but the newest moments afterwards. With a passphrase, keys and users are in it, encrypted. `on_progress` is
+        called with bytes done and bytes in all.
+        """
+        return run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
+
+    def sync(self) -> int:
+        """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
+        return self._session.execute(ops.Sync())
+
+    def pause(
+        self,
+        what: Literal["delivery", "push", "all"] = "all",
+        *,
+        namespace: str | None = None,
+        reason: str = "",
+    ) -> None:
+        """Pause pushes, delivery or both, for all queues or for those of a namespace, new ones too, until `resume`."""
+        if namespace is None:
+            self._session.execute(ops.PauseBroker(what, reason))
+        else:
+            self._session.execute(ops.PauseNamespace(namespace, what, reason))
+
+    def resume(self, what: Literal["delivery", "push", "all"] = "all", *, namespace: str | None = None) -> None:
+        """Resume what was paused by `pause`; queues and groups that are paused by themselves stay so."""
+        if namespace is None:
+            self._session.execute(ops.ResumeBroker(what))
+        else:
+            self._session.execute(ops.ResumeNamespace(namespace, what))
+
+    def pauses(self) -> list[PauseState]:
+        """What is paused: the broker, namespaces, queues and groups, since when and why."""
+        return self._session.execute(ops.Pauses())
+
+    def compact(self) -> Freed:
+        """Apply retention now; what it freed."""
+        return self._session.execute(ops.Compact())
+
+    def why_task(self, task_id: str) -> TaskWait:
+        """Why a task does not run, and the parents that it waits for."""
+        return self._session.execute(ops.WhyTask(task_id))

@@ -1,0 +1,236 @@
+"""Operations on many things: tasks, dead letters and messages of the past, by a filter, in the background.
+
+Each of them takes the same options (`BulkOptions`) and replies with the operation, also when it is only counted. The
+filter means what matched when it began, or at `as_of`. Started again under the same id, it is the same operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from penstock import limits, validation
+from penstock.errors import InvalidField
+from penstock.model import to_datetime, to_micros
+from penstock.model_letters import LetterFilter, MessageFilter
+from penstock.model_tasks import BulkOptions, OperationView, TaskFilter
+from penstock.operations.base import Action, Check, Operation, operation
+from penstock.operations.types import IN_QUEUE, Letters, OperationId, QueueName
+
+BULK: Final = ("invalid_field", "queue_full", "disk_full", "task_conflict")
+
+
+def _options(options: Any, field: str) -> BulkOptions:
+    """How an operation on many things is run; returned normalised."""
+    if not isinstance(options, BulkOptions):
+        raise InvalidField(f"options: {options!r} are no options of an operation")
+    validation.flag(options.dry_run, "dry_run")
+    validation.per_second(options.rate)
+    canary = options.canary
+    if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or not 1 <= canary < 1 << 31):
+        raise InvalidField(f"canary: {canary!r} is not a number from 1", hint="how many are dealt with first")
+    as_of = None if options.as_of is None else to_datetime(to_micros(options.as_of, "as_of"))
+    return msgspec.structs.replace(options, as_of=as_of)
+
+
+def _edit(value: Any, field: str) -> bytes:
+    """A JSON merge patch for payloads; empty for none."""
+    if value == b"":
+        return b""
+    if not isinstance(value, bytes) or len(value) > limits.task_filter_bytes_max:
+        raise InvalidField(f"{field}: it is no JSON object of up to {limits.task_filter_bytes_max:,} bytes")
+    try:
+        changes = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        hint = 'what is to be changed, and null for what is to be removed: {"currency": "EUR", "old": null}'
+        raise InvalidField(f"{field}: it is not a JSON object", hint=hint) from None
+    if not changes:
+        raise InvalidField(f"{field}: it changes nothing", hint="leave it out")
+    return value
+
+
+def _messages(filter: Any, field: str) -> MessageFilter:
+    """Which messages of the past are meant."""
+    if not isinstance(filter, MessageFilter):
+        raise InvalidField(f"filter: {filter!r} is not a filter of messages")
+    for name in ("key", "text"):
+        if getattr(filter, name) is not None:
+            validation.text(getattr(filter, name), name, limits.task_filter_bytes_max)
+    for name, value in (filter.headers or {}).items():
+        validation.text(name, "headers", limits.task_filter_bytes_max)
+        validation.text(value, f"headers.{name}", limits.task_filter_bytes_max)
+    if filter.since is not None and filter.until is not None and filter.since >= filter.until:
+        raise InvalidField("from: it is not before to")
+    return filter
+
+
+Options = Annotated[BulkOptions, Check(_options)]
+Edit = Annotated[bytes, Check(_edit)]
+Messages = Annotated[MessageFilter, Check(_messages)]
+OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
+TaskAction = Annotated[str, Check(lambda value, field: validation.task_action(value).value)]
+NewOperationId = Annotated[str, Check(lambda value, field: value and validation.operation_id(value))]
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /operations",
+    status=202,
+    errors=BULK,
+    example={"action": "purge", "status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+)
+class BeginOperation(Operation[OperationView], frozen=True):
+    """Purge, cancel or retry all tasks that match, in the background."""
+
+    action: TaskAction
+    filter: OperationFilter
+    operation_id: NewOperationId = ""
+    options: Options = BulkOptions()
+
+    def queues(self) -> Iterable[str]:
+        return (self.filter.queue or "",)
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        # A count of those that match is an answer to a question about what is stored.
+        reads = self.filter.argument is not None or self.filter.error_contains is not None
+        actions = (Action.MANAGE, Action.READ) if reads else (Action.MANAGE,)
+        return [(action, queue) for action in actions for queue in self.queues()]
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/dlq/redrive",
+    status=202,
+    errors=(*IN_QUEUE, *BULK),
+    route="redrive_dead_letters",
+    example={"error_contains": "timeout", "rate": 100, "canary": 5},
+)
+class RedriveLetters(Operation[OperationView], frozen=True):
+    """Send dead letters that match back to the groups in which they died, in the background.
+
+    With `edit`, a JSON merge patch for payloads, changed messages are pushed in their place, for all groups.
+    """
+
+    queue: QueueName
+    filter: Letters = LetterFilter()
+    edit: Edit = b""
+    operation_id: NewOperationId = ""
+    options: Options = BulkOptions()
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return [*_letter_needs(self.queue, self.filter), *([(Action.PUSH, self.queue)] if self.edit else [])]
+
+    @property
+    def is_repeatable(self) -> bool:
+        return bool(self.operation_id) or self.options.dry_run
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/dlq/purge",
+    status=202,
+    errors=(*IN_QUEUE, *BULK),
+    route="discard_dead_letters",
+    example={"reason": "expired", "until": "2030-01-31T12:00:00Z", "dry_run": True},
+)
+class DiscardLetters(Operation[OperationView], frozen=True):
+    """Throw dead letters that match away, in the background."""
+
+    queue: QueueName
+    filter: Letters = LetterFilter()
+    operation_id: NewOperationId = ""
+    options: Options = BulkOptions()
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return _letter_needs(self.queue, self.filter)
+
+    @property
+    def is_repeatable(self) -> bool:
+        return bool(self.operation_id) or self.options.dry_run
+
+
+def _letter_needs(queue: str, filter: LetterFilter) -> list[tuple[Action, str]]:
+    return [(Action.MANAGE, queue), *([(Action.READ, queue)] if filter.looks_inside else [])]
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/replay",
+    status=202,
+    errors=(*IN_QUEUE, *BULK),
+    route="replay_messages",
+    example={"from": "2030-01-31T12:00:00Z", "to": "2030-01-31T13:00:00Z", "target": "orders-again", "rate": 100},
+)
+class ReplayMessages(Operation[OperationView], frozen=True):
+    """Push copies of a queue's messages, settled ones too, to a queue: once each, in the background.
+
+    Without `target` they go to the queue itself. A header names the message that a copy came from.
+    """
+
+    queue: QueueName
+    filter: Messages = MessageFilter()
+    target: QueueName | None = None
+    operation_id: NewOperationId = ""
+    options: Options = BulkOptions()
+
+    def queues(self) -> Iterable[str]:
+        return (self.queue, self.target or self.queue)
+
+    def needs(self) -> Iterable[tuple[Action, str]]:
+        return [(Action.MANAGE, self.queue), (Action.READ, self.queue), (Action.PUSH, self.target or self.queue)]
+
+    @property
+    def is_repeatable(self) -> bool:
+        return bool(self.operation_id) or self.options.dry_run
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /operations/{operation_id}",
+    errors=("operation_not_found", "invalid_field"),
+    route="get_operation",
+    queues=(),
+)
+class FindOperation(Operation[OperationView], frozen=True):
+    """The progress of an operation."""
+
+    operation_id: OperationId
+
+
+@operation(
+    Action.MONITOR,
+    http="GET /operations",
+    reply="operations",
+    queues=(),
+)
+class ListOperations(Operation[list[OperationView]], frozen=True):
+    """Operations that run and those that ended lately, newest first."""
+
+    def visible(self, reply: list[OperationView], may: Callable[[str], bool]) -> list[OperationView]:
+        return [operation for operation in reply if may(operation.queue or "")]
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /operations/{operation_id}/continue",
+    errors=("operation_not_found", "task_conflict", "invalid_field"),
+    queues=(),
+)
+class ContinueOperation(Operation[OperationView], frozen=True):
+    """Continue an operation that waits after its canary."""
+
+    operation_id: OperationId
+
+
+@operation(
+    Action.MANAGE,
+    http="DELETE /operations/{operation_id}",
+    errors=("operation_not_found", "task_conflict", "invalid_field"),
+    queues=(),
+)
+class StopOperation(Operation[OperationView], frozen=True):
+    """Stop an operation; what is done stays done."""
+
+    operation_id: OperationId

@@ -1,0 +1,289 @@
+"""Operations as they are journaled: beginning one, looking at it, stopping and continuing it.
+
+The filter of an operation is frozen: it means what matched at `as_of`, and never what came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from penstock import limits
+from penstock.delivery.entries import Entry, OperationSet
+from penstock.errors import InvalidField, OperationNotFound, PenstockError, QueueFull, TaskConflict
+from penstock.model import to_datetime, to_micros
+from penstock.model_letters import LetterFilter, MessageFilter
+from penstock.model_tasks import (
+    TASK_ACTIONS,
+    BulkOptions,
+    ItemError,
+    OperationAction,
+    OperationState,
+    OperationView,
+    TaskFilter,
+)
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
+
+STATES: Final[dict[int, OperationState]] = {
+    OperationSet.RUNNING: OperationState.RUNNING,
+    OperationSet.WAITING: OperationState.WAITING,
+    OperationSet.DONE: OperationState.DONE,
+    OperationSet.STOPPED: OperationState.STOPPED,
+    OperationSet.FAILED: OperationState.FAILED,
+}
+OPEN: Final = (OperationSet.RUNNING, OperationSet.WAITING)
+ERRORS_KEPT: Final = 10
+MESSAGE_CHARS_MAX: Final = 300
+_decode: Final = msgspec.json.Decoder(TaskFilter).decode
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an operation on dead letters or messages does: stored in place of a filter of tasks."""
+
+    queue: str
+    letters: LetterFilter | None = None
+    messages: MessageFilter | None = None
+    target: str = ""
+    edit: str = ""  # a JSON merge patch for payloads
+
+
+_decode_plan: Final = msgspec.json.Decoder(Plan).decode
+
+
+class Counted(NamedTuple):
+    """What a dry run found."""
+
+    matched: int
+    samples: tuple[str, ...]
+    is_exact: bool = True
+
+
+class Stepped(NamedTuple):
+    """What a step of an operation came to."""
+
+    items: int  # that were dealt with
+    is_over: bool  # nothing is left
+
+
+class Work(Protocol):
+    """How operations of a kind are worked on. A step is one frame that also says how far the operation is."""
+
+    def count(self, operation: OperationSet, until: int | None = None) -> Counted:
+        """How many match; not later than at a monotonic instant, if that is given."""
+
+    def step(self, operation: OperationSet, room: int) -> Stepped:
+        """Deal with up to `room` of the next ones."""
+
+
+def is_of_tasks(operation: OperationSet) -> bool:
+    """Whether it is about tasks."""
+    return operation.action in TASK_ACTIONS
+
+
+def task_filter_of(operation: OperationSet) -> TaskFilter:
+    """The filter of an operation on tasks, as it was given."""
+    return _decode(operation.filter)
+
+
+def plan_of(operation: OperationSet) -> Plan:
+    """What an operation on dead letters or messages does."""
+    return _decode_plan(operation.filter)
+
+
+def frozen_at(operation: OperationSet) -> int:
+    """The moment at which its filter is meant."""
+    return operation.as_of or operation.started_at
+
+
+def queue_of(operation: OperationSet) -> str:
+    """The queue that it is confined to, "" for all of them."""
+    return (task_filter_of(operation).queue or "") if is_of_tasks(operation) else plan_of(operation).queue
+
+
+def view_of(operation: OperationSet, waits_for: str = "", counted: Counted | None = None) -> OperationView:
+    """An operation as it is shown."""
+    is_over = operation.state not in OPEN
+    about: dict[str, Any] = {"filter": task_filter_of(operation)} if is_of_tasks(operation) else {}
+    if not about:
+        plan = plan_of(operation)
+        about = {"letters": plan.letters, "messages": plan.messages, "target": plan.target or None}
+    if counted is not None:
+        about |= {"samples": counted.samples, "is_exact": counted.is_exact}
+    return OperationView(
+        operation_id=operation.operation_id,
+        action=OperationAction(operation.action),
+        state=OperationState.COUNTED if counted is not None else STATES[operation.state],
+        queue=queue_of(operation) or None,
+        who=operation.who,
+        started_at=to_datetime(operation.started_at),
+        updated_at=to_datetime(operation.at),
+        ended_at=to_datetime(operation.at) if is_over else None,
+        as_of=to_datetime(frozen_at(operation)),
+        matched=operation.matched if counted is None else counted.matched,
+        done=done_of(operation),
+        failed=operation.failed,
+        cancelled=operation.cancelled,
+        purged=operation.purged,
+        rate=operation.rate or None,
+        canary=operation.canary or None,
+        errors=tuple(ItemError(*error) for error in operation.errors),
+        error=operation.error or waits_for,
+        **about,
+    )
+
+
+def done_of(operation: OperationSet) -> int:
+    """How many items are dealt with."""
+    if operation.action == OperationAction.PURGE:
+        return operation.purged
+    return operation.cancelled if operation.action == OperationAction.CANCEL else operation.done
+
+
+# beginning
+
+
+def draft(action: OperationAction, filter: bytes, options: BulkOptions, who: str, now: int, name: str) -> OperationSet:
+    """A new operation."""
+    as_of = 0 if options.as_of is None else to_micros(options.as_of, "as_of")
+    if as_of > now:
+        raise InvalidField("as_of: it is in the future", hint="pass the as_of of a dry run, or leave it out")
+    return OperationSet(
+        name,
+        action.value,
+        filter,
+        OperationSet.RUNNING,
+        now,
+        now,
+        who=who,
+        as_of=as_of,
+        rate=options.rate or 0.0,
+        canary=options.canary or 0,
+    )
+
+
+def begin(shard: Shard, operation_id: str, make: Callable[[int, str], OperationSet]) -> tuple[str, Ticket]:
+    """Note what is to be done; whoever works on operations does it. Begun again with the same id, it is the same."""
+    name = operation_id or f"{shard.rng.getrandbits(48):012x}"
+
+    def decide(now: int) -> list[Entry]:
+        made = make(now, name)  # checked also when it is known: what is wrong is refused each time
+        known = shard.core.tasks.operations.known.get(name)
+        if known is not None:
+            if known.action != made.action:
+                raise TaskConflict(
+                    f"operation {name} is a {known.action}, not a {made.action}", hint="choose another id"
+                )
+            return []
+        unfinished = sum(operation.state in OPEN for operation in shard.core.tasks.operations.known.values())
+        if unfinished >= limits.operations_running_max:
+            hint = "wait until one is done, or stop one: 'penstock operations list'"
+            raise QueueFull(f"{unfinished} operations are running already", hint=hint)
+        return [made]
+
+    return name, shard.change(decide)
+
+
+# looking, stopping, continuing
+
+
+def operation_named(shard: Shard, operation_id: str) -> OperationSet:
+    """An operation by its id. The lock is held."""
+    operation = shard.core.tasks.operations.known.get(operation_id)
+    if operation is None:
+        raise OperationNotFound(f"there is no operation {operation_id!r}")
+    return operation
+
+
+def all_operations(shard: Shard) -> tuple[list[OperationSet], Ticket]:
+    """Those that run and those that did lately, the newest first."""
+    return shard.look(lambda now: list(reversed(shard.core.tasks.operations.known.values())))
+
+
+def queue_of_operation(shard: Shard, operation_id: str) -> str | None:
+    """The queue that an operation is confined to, empty when it is about all of them; None when there is none."""
+
+    def question(now: int) -> str | None:
+        known = shard.core.tasks.operations.known.get(operation_id)
+        return None if known is None else queue_of(known)
+
+    return shard.look(question)[0]
+
+
+def stop(shard: Shard, operation_id: str, note: Callable[[OperationSet], None]) -> Ticket:
+    """No step more; what was done stays done. One that is over stays as it is. `note` sees how far it was."""
+
+    def decide(now: int) -> list[Entry]:
+        known = operation_named(shard, operation_id)
+        if known.state == OperationSet.STOPPED:
+            return []
+        if known.state not in OPEN:
+            raise TaskConflict(f"operation {operation_id} is {STATES[known.state]} and cannot be stopped")
+        note(known)
+        return [msgspec.structs.replace(known, state=OperationSet.STOPPED, at=now)]
+
+    return shard.change(decide)
+
+
+def go_on(shard: Shard, operation_id: str) -> Ticket:
+    """The canary was fine: deal with the rest."""
+
+    def decide(now: int) -> list[Entry]:
+        known = operation_named(shard, operation_id)
+        if known.state == OperationSet.RUNNING and known.has_continued:
+            return []  # asked twice
+        if known.state != OperationSet.WAITING:
+            raise TaskConflict(f"operation {operation_id} is {STATES[known.state]} and does not wait to be continued")
+        return [msgspec.structs.replace(known, state=OperationSet.RUNNING, has_continued=True, at=now)]
+
+    return shard.change(decide)
+
+
+# progress
+
+
+def running(shard: Shard) -> list[OperationSet]:
+    """Operations that are to be worked on."""
+    with shard.lock:
+        shard.check()
+        return shard.core.tasks.operations.running()
+
+
+def advance(shard: Shard, operation_id: str, **changes: object) -> bool:
+    """Note that an operation is further, or over; whether it is running now."""
+
+    def decide(now: int) -> list[Entry]:
+        known = shard.core.tasks.operations.known.get(operation_id)
+        if known is None or known.state != OperationSet.RUNNING:
+            return []
+        return [msgspec.structs.replace(known, at=now, **changes)]
+
+    shard.change(decide)
+    with shard.lock:
+        shard.check()
+        known = shard.core.tasks.operations.known.get(operation_id)
+        return known is not None and known.state == OperationSet.RUNNING
+
+
+def progressed(
+    operation: OperationSet, now: int, done: int, failures: list[tuple[str, PenstockError]], cursor: tuple[int, int]
+) -> OperationSet:
+    """An operation after a step: what it did, and how far it is."""
+    errors = [*operation.errors, *(error_row(id, error) for id, error in failures)]
+    return msgspec.structs.replace(
+        operation,
+        at=now,
+        cursor=cursor,
+        done=operation.done + done,
+        failed=operation.failed + len(failures),
+        errors=tuple(errors[-ERRORS_KEPT:]),
+    )
+
+
+def error_row(id: str, error: PenstockError) -> tuple[str, str, str]:
+    """An error as it is journaled."""
+    return id, error.code, error.message[:MESSAGE_CHARS_MAX]
