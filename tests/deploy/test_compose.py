@@ -132,7 +132,9 @@ def test_the_services_work_together(program: Path, postgres: PostgresServer, tmp
         machine.places["penstock://broker:7710"] = f"penstock://127.0.0.1:{port}"
         stack.enter_context(running(machine.words("worker"), machine.environment("worker"), tmp_path / "app"))
         words = ["penstock", "enqueue", "shop:app.greet", "Ann", "--wait", "60s"]
-        done = subprocess.run(words, env=owner, cwd=tmp_path / "app", check=True, capture_output=True, text=True)
+        done = subprocess.run(words, env=owner, cwd=tmp_path / "app", check=False, capture_output=True, text=True)
+        logs = [(folder / "log").read_text() for folder in (tmp_path, tmp_path / "app")]
+        assert done.returncode == 0, "\n".join([done.stderr, *logs])
 
     assert json.loads(done.stdout) == "hello Ann"
 

@@ -5,7 +5,7 @@ those that have tasks take turns. A lease is extended when a third of its time i
 is not reported. A lease that the broker does not know any more is lost: somebody else has its tasks. A run starts only
 under a lease that surely lasts; one that may have expired, because this process or its loop stood still, is extended
 first. While no broker answers everything is retried, with random pauses; an access error ends the worker, and so does
-a broker that is too old for it.
+a broker that is too old for it. A queue that does not exist is created, or awaited by a worker that may not create it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from penstock import operations as ops
@@ -26,6 +25,7 @@ from penstock.errors import (
     BadRequest,
     Closed,
     LeaseLost,
+    NotAuthorised,
     PenstockError,
     QueueExists,
     QueueNotFound,
@@ -44,6 +44,7 @@ RETRY_US: Final = 1_000_000  # after an extension that failed
 WAIT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
+ABSENT_SECONDS: Final = 1.0  # between two looks for a queue that somebody else must create
 
 
 class LeaseExtender:
@@ -131,6 +132,7 @@ class LeaseLoop:
         self._rng = rng
         self._on_lease = on_lease
         self._pause = PAUSE_SECONDS
+        self._awaited: set[str] = set()  # queues that this worker may not create
         self._request: asyncio.Future[bool] | None = None
         # A lease is counted from its request: one that was waited for must still be worth something.
         self._wait_seconds = min(WAIT_SECONDS, settings.lease_seconds / 2)
@@ -217,7 +219,7 @@ class LeaseLoop:
                 await dispatcher.changed.wait()
 
     async def _lease(self, queues: list[str], wait_seconds: float) -> bool:
-        """Lease as many tasks as there is room for; whether to ask again. Queues that do not exist are created."""
+        """Lease as many tasks as there is room for; whether to ask again."""
         count = min(map(self._dispatcher.room_for, queues), default=0)
         if not count:
             return False
@@ -228,17 +230,34 @@ class LeaseLoop:
         try:
             reply = await self._session.lease_queues(QueueChoice(tuple(queues)), DEFAULT_GROUP, request, wait_seconds)
         except QueueNotFound as error:
-            await self._create([queue for queue in queues if repr(queue) in error.message] or queues)
-            return True  # ask again
+            absent = [queue for queue in queues if repr(queue) in error.message] or queues
+            await self._create([queue for queue in absent if queue not in self._awaited])
+            if self._awaited.isdisjoint(absent):
+                return True  # ask again
+            return await self._lease_meanwhile([queue for queue in queues if queue not in absent], wait_seconds)
         for lease in reply.leases:
             if pieces := self._session.loaded(lease.pieces):  # else retention was quicker
                 self._on_lease(self._dispatcher.accept(lease, pieces, requested_at))
         return bool(reply.count)
 
+    async def _lease_meanwhile(self, queues: list[str], wait_seconds: float) -> bool:
+        """Lease from the queues that exist, not for long: those that somebody else must create are looked for again."""
+        wait_seconds = min(wait_seconds, ABSENT_SECONDS)
+        if queues:
+            return await self._lease(queues, wait_seconds)
+        await asyncio.sleep(wait_seconds)
+        return False
+
     async def _create(self, queues: list[str]) -> None:
         for queue in queues:
-            with suppress(QueueExists):  # somebody else was quicker
+            try:
                 await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
+            except QueueExists:
+                continue  # somebody else was quicker
+            except NotAuthorised:
+                self._awaited.add(queue)
+                logger.warning("waiting for a queue that this worker may not create", extra={"queue": queue})
+            else:
                 logger.info("queue created", extra={"queue": queue})
 
 
