@@ -151,7 +151,7 @@ def test_doctor_repairs_keeps_a_copy_and_the_directory_opens_again(data, capsys)
 
 def test_repairing_a_sound_directory_does_nothing(data, capsys):
     assert main(["doctor", str(data), "--repair"]) == 0
-    assert "is sound" in printed(capsys)[0]
+    assert "is intact" in printed(capsys)[0]
     assert not (data / "damaged").exists()
 
 

@@ -46,7 +46,7 @@ def test_a_key_is_alone_on_standard_output_and_its_use_on_standard_error(at):
     assert made.code == 0
     assert key_id(made.out.strip()) is not None
     assert made.out.count("\n") == 1
-    assert "shown this once" in made.err
+    assert "shown only once" in made.err
     assert "PENSTOCK_TOKEN_FILE" in made.err
     assert made.out.strip() not in made.err
     listed = at("key", "list")
@@ -66,7 +66,7 @@ def test_a_key_is_rotated_and_revoked(at):
     old = at("key", "create", "shop", "--grant", "producer", "--json").json["id"]
     new = at("key", "rotate", old, "--keep", "1h")
     assert key_id(new.out.strip()) != old
-    assert "counts for 1h00m" in new.err
+    assert "stays valid for 1h00m" in new.err
     assert at("key", "rotate", old, "--keep", "0", "--json").code == 0
     assert "expired" in at("key", "list").out
 

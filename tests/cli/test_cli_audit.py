@@ -63,7 +63,7 @@ def test_records_are_filtered(data, run):
 def test_a_whole_chain_is_confirmed(where, data, run):
     result = run("audit", "verify", where, data)
     assert result.code == 0
-    assert "the chain is whole: 4 records" in result.out
+    assert "the audit log is intact: 4 records" in result.out
     assert run("audit", "verify", where, data, "--json").json["head"] in result.out
 
 

@@ -24,7 +24,7 @@ def test_a_stopped_directory_is_backed_up_listed_verified_pruned_and_restored(ru
     assert run("backup", "create", place, "--url", str(data), "--json").code == 0
     assert run("backup", "list", place).out.count("Z ") == 2
     assert len(run("backup", "list", place, "--json").json) == 2
-    assert "is sound: 2 moments" in run("backup", "verify", place).out
+    assert "is intact: 2 moments" in run("backup", "verify", place).out
     assert "removed 1 moment, 1 left" in run("backup", "prune", place, "--keep", "1").out
     assert "adds up" in run("restore", place, "--data", str(tmp_path / "new")).out
     again = run("restore", place, "--data", str(tmp_path / "new"))

@@ -119,7 +119,7 @@ def test_the_exit_code_tells_who_can_do_something_about_it(error, code, run, mon
         (("groups", "mail"), "penstock groups list mail"),
         (("dlq", "mail"), "penstock dlq list mail"),
         (("queues", "mail"), "penstock queues show mail"),
-        (("seek", "mail", "default", "-1h"), "comes after '--'"),
+        (("seek", "mail", "default", "-1h"), "after '--', as in"),
         (("queues", "lst"), "did you mean 'list'?"),
         (("queues", "frobnicate"), "penstock queues --help"),
     ],

@@ -74,7 +74,7 @@ def test_a_name_may_have_dots_and_a_task_may_be_unique_signed_or_take_bytes(shop
 
     assert stored(shop, run("enqueue", "shop_of_tests:app.shop.add", "1", "2", "-u", shop).out).task_type == "shop.add"
     first = run("enqueue", "shop_of_tests:app.once", "1", "-u", shop).out.strip()
-    assert run("enqueue", "shop_of_tests:app.once", "1", "-u", shop).out.startswith(f"{first} (it was there")
+    assert run("enqueue", "shop_of_tests:app.once", "1", "-u", shop).out.startswith(f"{first} (already submitted")
     assert run("enqueue", "shop_of_tests:signed.secret", "-u", shop).code == 0
     file = ("--file", shop.parent / "picture", "-a", "name=x")
     assert run("enqueue", "shop_of_tests:app.store", *file, "-u", shop).code == 0
@@ -84,7 +84,7 @@ def test_a_name_may_have_dots_and_a_task_may_be_unique_signed_or_take_bytes(shop
     ("words", "message"),
     [
         (("shop_of_tests:app.sned", "ann"), "has no task 'sned'\nhint:  did you mean 'send'?"),
-        (("shop_of_tests:app", "ann"), "names no task"),
+        (("shop_of_tests:app", "ann"), "does not name a task"),
         (("shop_of_tests.py:app.send", "ann"), "did you mean 'shop_of_tests:app'?"),
         (("shop_of_tests:ap.send", "ann"), "did you mean 'shop_of_tests:app'?"),
         (("shop_of_tests:app.shop.add", "one", "2"), "left"),
@@ -105,5 +105,5 @@ def test_a_type_that_no_worker_runs_is_reported(ps, run):
     done = run("enqueue", "sned", "ann")
 
     assert done.code == 0
-    assert "no worker runs tasks of the type 'sned' now" in done.err
+    assert "no running worker handles tasks of type 'sned'" in done.err
     assert run("enqueue", "sned", "--json").err == ""

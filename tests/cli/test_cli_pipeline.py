@@ -183,7 +183,7 @@ def test_a_run_hands_its_flags_over_and_tells_what_was_done(run, toy):
     [
         (("toy", "--url", "data", "--top", "many"), 1, "--top: 'many' is not a whole number of 1 or more"),
         (("toy", "--url", "data", "--tip", "1"), 1, "there is no option --tip"),
-        (("toy", "--url", "data", "--conf", "memory=4g"), 1, "--conf: 'memory=4g' is no setting of Spark"),
+        (("toy", "--url", "data", "--conf", "memory=4g"), 1, "--conf: 'memory=4g' is not a Spark setting"),
         (("toy", "--url", "data", "--since", "noon"), 1, "'noon' is not a time"),
         (("toy", "--url", "nowhere"), 4, "there is no directory nowhere"),
         ((), 1, "NAME is missing"),

@@ -109,8 +109,8 @@ def test_what_was_printed_can_be_pushed_again(run, ps):
     [
         (b"{", "line 3: "),
         (b"[]", "line 3: "),
-        (b'{"key": "k"}', "there is no payload"),
-        (b'{"payload": 1, "payload_base64": ""}', "there are two"),
+        (b'{"key": "k"}', "no payload is given"),
+        (b'{"payload": 1, "payload_base64": ""}', "payload and payload_base64 exclude each other"),
         (b'{"payload": 1, "prioritty": 3}', "'prioritty' is not a field"),
         (b'{"payload_base64": "?"}', "line 3: "),
         (b'{"payload": 1, "delay_ms": "soon"}', "delay_ms"),
@@ -123,7 +123,7 @@ def test_a_bad_line_is_named_and_so_is_what_was_pushed_before(line, reported, ru
 
     assert result.code == 1
     assert reported in result.err
-    assert "2 messages before are pushed" in result.err
+    assert "2 messages before it were pushed" in result.err
     assert len(ps.queue("mail").read()) == 2
 
 

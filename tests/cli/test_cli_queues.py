@@ -85,7 +85,7 @@ def test_leases_say_who_holds_what(shop, run):
     assert table[1].split()[:4] == [held["lease_id"], "default", "·", "3"]
     empty = run("queues", "leases", "quiet")
     assert empty[:2] == (0, "")
-    assert "nobody holds a lease" in empty.err
+    assert "no leases in 'quiet'" in empty.err
 
 
 def test_without_queues_there_is_a_hint(ps, run):
@@ -168,7 +168,7 @@ def test_what_cannot_be_undone_needs_a_yes(words, shop, run):
     before = shop.stats()
     result = run(*words)
     assert result.code == 1
-    assert "say --yes" in result.err
+    assert "confirm with --yes" in result.err
     assert shop.stats() == before
 
 
@@ -193,8 +193,8 @@ def test_groups_are_made_listed_moved_and_deleted(shop, run, no_time_passes):
         "default  1,223  1,219       3        1     2     12s",
         "audit        0      0       0        0     0       ·",
     ]
-    assert run("seek", "orders", "audit", "1000").out == "✓ group audit of orders has 235 before it\n"
-    assert run("seek", "orders", "audit", "--", "-1h").out == "✓ group audit of orders has 1,235 before it\n"
+    assert run("seek", "orders", "audit", "1000").out == "✓ group audit of orders has 235 messages ahead of it\n"
+    assert run("seek", "orders", "audit", "--", "-1h").out == "✓ group audit of orders has 1,235 messages ahead of it\n"
     assert lines(run("groups", "list", "orders", "--partitions").out)[2].split() == [
         "audit",
         "0",
@@ -278,7 +278,7 @@ def test_what_happened_to_a_message_is_told(ps, run):
     assert traced["groups"][0]["state"] == "dead"
     assert (
         lines(run("trace", "mail", "--key", "k").out)[-1]
-        == "1 message of mail looked at, back to the oldest that is kept"
+        == "1 message of mail searched, back to the oldest that is kept"
     )
     (found, letters) = run("trace", "--trace", "t", "--json").json
     assert found["timelines"][0]["id"] == "mail/0/0"

@@ -41,7 +41,7 @@ def test_words_are_arguments(ps, run):
     assert (shown["args"], shown["kwargs"]) == ([1, "two", [3]], {"to": "a@b.c", "n": 4})
     assert (shown["task_type"], shown["queue"], shown["state"]) == ("shop.add", "default", "pending")
     again = run("enqueue", "shop.add", "--task-id", ID)
-    assert again.out == f"{ID} (it was there: nothing was stored)\n"
+    assert again.out == f"{ID} (already submitted: not stored again)\n"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_words_are_arguments(ps, run):
         (["1", "--args", "[]"], "arguments are given twice"),
         (["-a", "to"], "--arg: 'to' is not name=value"),
         (["--priority", "hihg"], "--priority: 'hihg' is not one of background, low, normal, high, critical"),
-        (["--on-parent-failure", "weep"], "--on-parent-failure: 'weep' is no policy"),
+        (["--on-parent-failure", "weep"], "--on-parent-failure: 'weep' is not a policy"),
         (["--depends-on", OTHER], OTHER),
         (["--task-id", "seven"], "task_id"),
     ],
@@ -68,7 +68,9 @@ def test_what_is_wrong_is_named_and_nothing_is_stored(ps, run, words, message):
 def test_a_result_is_waited_for(ps, run):
     run("enqueue", "shop.add", "1", "--task-id", ID)
     unfinished = run("enqueue", "shop.add", "--task-id", ID, "--wait", "0")
-    assert (unfinished.code, "is pending still" in unfinished.err) == (1, True)
+    assert (unfinished.code, "is still pending" in unfinished.err) == (1, True)
+    waited = run("enqueue", "shop.add", "--task-id", ID, "--wait", "1ms")
+    assert f"task {ID} is still pending after 1ms" in waited.err
 
     finished(ps, ID, "completed", result=b'{"sum": 3}')
     assert run("enqueue", "shop.add", "--task-id", ID, "--wait", "5s").out == '{"sum": 3}\n'
@@ -192,7 +194,7 @@ def test_schedules_are_kept(ps, run):
     assert (listed["name"], listed["cron"], listed["timezone"], listed["args"]) == (
         "nightly", "0 3 * * *", "Europe/Berlin", [7],
     )  # fmt: skip
-    assert run("schedules", "pause", "nightly").out == "✓ schedule nightly: it is paused\n"
+    assert run("schedules", "pause", "nightly").out == "✓ schedule nightly: paused\n"
     assert "paused" in run("schedules", "list").out
     assert run("schedules", "resume", "nightly", "--json").json["next_at"]
     assert run("schedules", "delete", "nightly", "--yes").code == 0

@@ -87,7 +87,7 @@ def test_status_says_until_when_and_fails_for_what_is_not_valid(tmp_path, capsys
     assert run(["tls", "status", str(folder / "server.pem"), str(folder / "ca.pem"), "--json"]) == 0
     assert [row["days_left"] for row in json.loads(capsys.readouterr().out)] == [9, 3649]
     assert run(["tls", "status", str(folder / "server.key")]) == 1
-    assert "holds no certificate" in capsys.readouterr().err
+    assert "contains no PEM certificate" in capsys.readouterr().err
     late = penstock.clock.SystemClock().now() + 11 * 86_400_000_000
     monkeypatch.setattr("penstock.clock.SystemClock.now", lambda _: late)
     assert run(["tls", "status", str(folder / "server.pem")]) == 2

@@ -135,7 +135,7 @@ def test_what_can_be_read_of_a_damaged_store_is_repaired_in_a_new_directory(stor
 
 def test_a_sound_store_is_left_alone_and_a_directory_that_is_not_empty_is_refused(store, tmp_path, capsys):
     assert main(["doctor", store]) == 0
-    assert "is sound" in capsys.readouterr().out
+    assert "is intact" in capsys.readouterr().out
     assert main(["doctor", store, "--repair"]) == 1
     refused = capsys.readouterr().err
     assert "a store in PostgreSQL is not repaired in place" in refused

@@ -29,26 +29,32 @@ namespaces = typer.Typer(help="Namespaces: create, list, delete.", no_args_is_he
 
 KEEP_SECONDS = 86_400.0
 
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="The id of the key; 'penstock key list' shows it.")]
-PrincipalName = Annotated[str, typer.Argument(metavar="NAME", help="A name for whoever uses it.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, from 'penstock key list'.")]
+PrincipalName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the user or service that uses the key.")
+]
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the user.")]
 RoleName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the role.")]
-NamespaceName = Annotated[str, typer.Argument(metavar="NAME", help="The name; its queues are called NAME.something.")]
+NamespaceName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the namespace; its queues are named NAME.something.")
+]
 Grants = Annotated[
     list[str] | None,
-    typer.Option("--grant", metavar="GRANT", help="push:orders, viewer:shop.* or a role; repeat it for more."),
+    typer.Option("--grant", metavar="GRANT", help="push:orders, viewer:shop.* or a role; repeatable."),
 ]
-Namespace = Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace it belongs to.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace to belong to.")]
 Certificates = Annotated[
     list[str] | None,
-    typer.Option("--certificate", metavar="NAME", help="A name in a client certificate that stands for it."),
+    typer.Option(
+        "--certificate", metavar="NAME", help="A name in a client certificate that identifies it; repeatable."
+    ),
 ]
-Expires = Annotated[float | None, seconds_option("--expires", about="Until the key ends, such as 30d.")]
+Expires = Annotated[float | None, seconds_option("--expires", about="Lifetime of the key, such as 30d.")]
 PasswordStdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
 
 
 def whoami(broker: Broker, as_json: AsJson = False) -> None:
-    """Who you are to the broker, and what you may do."""
+    """Show who you are to the broker and what you may do."""
     with broker.opened() as ps:
         me = ps.access.me()
     if as_json:
@@ -72,7 +78,7 @@ def create(
     certificate: Certificates = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it, once. An existing principal gets another key: leave --grant out."""
+    """Create an API key and print it once. For another key of an existing principal, omit --grant."""
     with broker.opened(create=True) as ps:
         made = ps.access.create_key(
             name, grant or None, namespace=namespace or "", expires_seconds=expires, certificates=certificate or None
@@ -82,7 +88,7 @@ def create(
 
 @command(keys, "list")
 def list_keys(broker: Broker, as_json: AsJson = False) -> None:
-    """All keys, without their secrets."""
+    """List API keys, without their secrets."""
     with broker.opened() as ps:
         keys = ps.access.keys()
     headings = ("id", "name", "namespace", "grants", "made", "expires")
@@ -98,20 +104,22 @@ def _key_row(key: ApiKeyView) -> tuple[str, ...]:
 def rotate(
     broker: Broker,
     key_id: KeyId,
-    keep: Annotated[float, seconds_option("--keep", about="How long the old key still counts.")] = KEEP_SECONDS,
+    keep: Annotated[float, seconds_option("--keep", about="How long the old key remains valid.")] = KEEP_SECONDS,
     expires: Expires = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key in place of another, which still counts for a while, and print it."""
+    """Replace a key and print the new one. The old one stays valid for a while."""
     with broker.opened() as ps:
         made = ps.access.rotate_key(key_id, keep_seconds=keep, expires_seconds=expires)
-    until = f"the old one, {key_id}, counts for {human.duration(keep)}" if keep else f"the old one, {key_id}, is ended"
+    until = (
+        f"the old key {key_id} stays valid for {human.duration(keep)}" if keep else f"the old key {key_id} is revoked"
+    )
     _write_key(made, f"key {made.id} of {made.name}; {until}", as_json=as_json)
 
 
 @command(keys)
 def revoke(broker: Broker, key_id: KeyId, as_json: AsJson = False) -> None:
-    """End a key now; connections that were made with it are closed."""
+    """Revoke a key now. Connections that use it are closed."""
     with broker.opened() as ps:
         ps.access.revoke_key(key_id)
     output.done(f"key {key_id} is revoked", {"id": key_id, "status": "revoked"}, as_json=as_json)
@@ -125,8 +133,8 @@ def _write_key(made: NewKey, text: str, *, as_json: bool) -> None:
     errors = output.SafeConsole(stderr=True, highlight=False)
     output.write(f"[green]✓[/] {escape(text)}: {escape(', '.join(made.grants))}", errors)
     if made.expires_at is not None:
-        output.write(f"  it ends at {human.moment(made.expires_at)}", errors)
-    output.write("  It is shown this once. Keep it in a file that only you can read:", errors)
+        output.write(f"  it expires at {human.moment(made.expires_at)}", errors)
+    output.write("  It is shown only once. Keep it in a file that only you can read:", errors)
     output.write("    PENSTOCK_TOKEN_FILE=<file>, or PENSTOCK_TOKEN, or penstock.connect(url, token=…)", errors)
     output.write("    curl -H 'Authorization: Bearer <key>' …", errors)
     output.write_plain(made.key)
@@ -146,12 +154,12 @@ def create_user(
     password_stdin: PasswordStdin = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user. The password, for the dashboard, is asked for unless a certificate stands for the user."""
+    """Create a user. Asks for a dashboard password unless a certificate identifies the user."""
     if not grant:
         raise InvalidField(f"grants: {name!r} needs grants", hint="such as --grant viewer or --grant operator:shop.*")
     with broker.opened(create=True) as ps:
         if any(user.name == name for user in ps.access.users()):
-            raise CommandError(f"user {name!r} exists already", hint="'penstock user update' changes it")
+            raise CommandError(f"user {name!r} already exists", hint="'penstock user update' changes it")
         secret = _password(name, asks=password and not certificate, from_stdin=password_stdin)
         made = ps.access.set_user(
             name, grants=grant, namespace=namespace, certificates=certificate or None, password=secret
@@ -172,9 +180,9 @@ def update(
     password_stdin: PasswordStdin = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change what is given: --grant and --certificate replace what was there."""
+    """Change a user. --grant and --certificate replace the previous values."""
     if not (grant or certificate or password_stdin) and namespace is None and password is None:
-        raise CommandError("nothing to change", hint="say --grant, --namespace, --certificate or --password")
+        raise CommandError("nothing to change", hint="use --grant, --namespace, --certificate or --password")
     with broker.opened() as ps:
         if all(user.name != name for user in ps.access.users()):
             raise AccessNotFound(f"there is no user {name!r}", hint="'penstock user create' creates one")
@@ -187,7 +195,7 @@ def update(
 
 @command(users, "list")
 def list_users(broker: Broker, as_json: AsJson = False) -> None:
-    """All users and other principals."""
+    """List users and other principals."""
     with broker.opened() as ps:
         users = ps.access.users()
     headings = ("name", "namespace", "grants", "proved by")
@@ -200,7 +208,7 @@ def _user_row(user: UserView) -> tuple[str, ...]:
 
 @command(users, "delete")
 def delete_user(broker: Broker, name: UserName, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete a user with its keys; its connections are closed."""
+    """Delete a user and its keys. Its connections are closed."""
     output.confirm(f"Delete user {name} and its keys?", yes=yes)
     with broker.opened() as ps:
         ps.access.delete_user(name)
@@ -212,12 +220,12 @@ def _password(name: str, *, asks: bool, from_stdin: bool) -> str | None:
     if from_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
         if not password:
-            raise CommandError("no password came from standard input", hint="such as: --password-stdin < file")
+            raise CommandError("standard input has no password", hint="such as: --password-stdin < file")
         return password
     if not asks:
         return None
     if not output.has_terminal():
-        raise CommandError("there is no terminal to ask for a password", hint="--password-stdin, or --no-password")
+        raise CommandError("no terminal to ask for a password", hint="use --password-stdin or --no-password")
     typed: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
     return typed
 
@@ -234,7 +242,7 @@ def _proofs(user: UserView) -> str:
 
 @command(roles, "set")
 def set_role(broker: Broker, name: RoleName, grant: Grants = None, as_json: AsJson = False) -> None:
-    """Make a role, or change it; whoever has it has the new grants at once."""
+    """Create or change a role. Its holders get the new grants at once."""
     if not grant:
         raise InvalidField(f"grants: role {name!r} needs grants", hint="such as --grant push:orders --grant monitor:*")
     with broker.opened(create=True) as ps:
@@ -244,7 +252,7 @@ def set_role(broker: Broker, name: RoleName, grant: Grants = None, as_json: AsJs
 
 @command(roles, "list")
 def list_roles(broker: Broker, as_json: AsJson = False) -> None:
-    """All roles, the built-in ones first."""
+    """List roles, built-in ones first."""
     with broker.opened() as ps:
         roles = ps.access.roles()
     output.write_list(roles, ("role", "", "grants"), _role_row, as_json=as_json, nothing=_none_of("role"))
@@ -269,28 +277,32 @@ def delete_role(broker: Broker, name: RoleName, as_json: AsJson = False) -> None
 class QuotaFlags(Flags):
     """What a namespace may use."""
 
-    queues: Annotated[int | None, typer.Option("--queues", metavar="COUNT", help="Queues at most.")] = None
-    groups: Annotated[int | None, typer.Option("--groups", metavar="COUNT", help="Consumer groups at most.")] = None
+    queues: Annotated[int | None, typer.Option("--queues", metavar="COUNT", help="Maximum number of queues.")] = None
+    groups: Annotated[
+        int | None, typer.Option("--groups", metavar="COUNT", help="Maximum number of consumer groups.")
+    ] = None
     bytes: Annotated[
-        int | None, typer.Option("--bytes", parser=size_bytes, metavar="SIZE", help="Stored bytes at most.")
+        int | None, typer.Option("--bytes", parser=size_bytes, metavar="SIZE", help="Maximum size of stored messages.")
     ] = None
     messages_rate: Annotated[
-        float | None, typer.Option("--messages-rate", metavar="COUNT", help="Messages pushed per second.")
+        float | None, typer.Option("--messages-rate", metavar="COUNT", help="Maximum messages pushed per second.")
     ] = None
     bytes_rate: Annotated[
-        float | None, typer.Option("--bytes-rate", parser=size_bytes, metavar="SIZE", help="Bytes pushed per second.")
+        float | None,
+        typer.Option("--bytes-rate", parser=size_bytes, metavar="SIZE", help="Maximum bytes pushed per second."),
     ] = None
-    connections: Annotated[int | None, typer.Option("--connections", metavar="COUNT", help="Connections at most.")] = (
-        None
-    )
+    connections: Annotated[
+        int | None, typer.Option("--connections", metavar="COUNT", help="Maximum number of connections.")
+    ] = None
     staged_bytes: Annotated[
-        int | None, typer.Option("--staged-bytes", parser=size_bytes, metavar="SIZE", help="Staged bytes of sinks.")
+        int | None,
+        typer.Option("--staged-bytes", parser=size_bytes, metavar="SIZE", help="Maximum size of data staged by sinks."),
     ] = None
 
 
 @command(namespaces, "create")
 def create_namespace(broker: Broker, name: NamespaceName, quotas: QuotaFlags, as_json: AsJson = False) -> None:
-    """Make a namespace, or replace its quotas; one that is left out is no limit."""
+    """Create a namespace or replace its quotas. A quota that is not given is unlimited."""
     with broker.opened(create=True) as ps:
         made = ps.access.set_namespace(name, **asdict(quotas))
     output.done(f"namespace {name}: queues {made.prefix}*; {_limits(made.quotas)}", made, as_json=as_json)
@@ -298,7 +310,7 @@ def create_namespace(broker: Broker, name: NamespaceName, quotas: QuotaFlags, as
 
 @command(namespaces, "list")
 def list_namespaces(broker: Broker, as_json: AsJson = False) -> None:
-    """All namespaces, with what they use and may use."""
+    """List namespaces with their usage and quotas."""
     with broker.opened() as ps:
         namespaces = ps.access.namespaces()
     headings = ("namespace", "its queues", "used, of its quotas", "users")
@@ -312,7 +324,7 @@ def _namespace_row(namespace: NamespaceView) -> tuple[Any, ...]:
 
 @command(namespaces, "delete")
 def delete_namespace(broker: Broker, name: NamespaceName, as_json: AsJson = False) -> None:
-    """Delete a namespace that nobody belongs to; its queues stay."""
+    """Delete a namespace without members. Its queues stay."""
     with broker.opened() as ps:
         ps.access.delete_namespace(name)
     output.done(f"namespace {name} is deleted", {"name": name, "status": "deleted"}, as_json=as_json)

@@ -87,11 +87,11 @@ app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")
 app.add_typer(workflows.app, name="workflows", rich_help_panel="Tasks")
 app.add_typer(schedules.app, name="schedules", rich_help_panel="Tasks")
 app.add_typer(operations.app, name="operations", rich_help_panel="Tasks")
-_add("Watching and measuring", health, top, stats, metrics, history, bench, cluster)
-app.add_typer(connections.app, name="connections", rich_help_panel="Watching and measuring")
-_add("History, through Spark", sql)
+_add("Monitoring", health, top, stats, metrics, history, bench, cluster)
+app.add_typer(connections.app, name="connections", rich_help_panel="Monitoring")
+_add("History and analytics", sql)
 command(pipeline.app)(runs)
-app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History and analytics")
 _add("Storage", seal, sync, profile, doctor, verify)
 app.add_typer(backup.app, name="backup", rich_help_panel="Storage")
 _add("Storage", backup.restore)
@@ -106,8 +106,8 @@ app.add_typer(access.users, name="user", rich_help_panel="Access")
 app.add_typer(access.roles, name="role", rich_help_panel="Access")
 app.add_typer(access.namespaces, name="namespace", rich_help_panel="Access")
 app.add_typer(audit.app, name="audit", rich_help_panel="Access")
-app.add_typer(target.app, name="context", rich_help_panel="This command line")
-_add("This command line", completion, demo)
+app.add_typer(target.app, name="context", rich_help_panel="Tools")
+_add("Tools", completion, demo)
 
 
 def _print_version(is_given: bool) -> None:
@@ -129,7 +129,7 @@ def _show_help(
         output.write(context.get_help())
 
 
-@app.command(rich_help_panel="This command line")
+@app.command(rich_help_panel="Tools")
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the version of Penstock."""
     if as_json:

@@ -26,15 +26,21 @@ BROKEN = 2
 class RecordFlags(Flags):
     """Which records to list."""
 
-    who: Annotated[str | None, typer.Option("--who", metavar="PRINCIPAL", help="Only what this one did.")] = None
+    who: Annotated[str | None, typer.Option("--who", metavar="PRINCIPAL", help="Only records of this principal.")] = (
+        None
+    )
     what: Annotated[
-        str | None, typer.Option("--what", metavar="OPERATION", help="Such as delete_queue, denied or failed_login.")
+        str | None,
+        typer.Option(
+            "--what", metavar="OPERATION", help="Only this operation, such as delete_queue, denied or failed_login."
+        ),
     ] = None
     outcome: Annotated[
-        str | None, typer.Option("--outcome", metavar="OUTCOME", help="ok, failed, or the code of an error.")
+        str | None,
+        typer.Option("--outcome", metavar="OUTCOME", help="Only this outcome: ok, failed, or an error code."),
     ] = None
     since: Since = None
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", help="How many at most.")] = 50
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", help="At most this many.")] = 50
 
 
 def audit(broker: Broker, ctx: typer.Context, records: RecordFlags, as_json: AsJson = False) -> None:
@@ -48,7 +54,7 @@ app.callback()(expanded(audit))
 
 @command(app, "list")
 def list_(broker: Broker, records: RecordFlags, as_json: AsJson = False) -> None:
-    """Who did what, newest first."""
+    """List who did what, newest first."""
     with broker.opened() as ps:
         listed = ps.audit.list(**asdict(records))
     headings = ("at", "who", "from", "what", "on", "outcome", "count")
@@ -71,11 +77,11 @@ def _target(record: AuditRecord) -> str:
 def verify(
     broker: Broker,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Read this data directory; no broker is asked.")
+        Path | None, typer.Option("--data", metavar="DIR", help="Read this data directory instead of asking a broker.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the chain of the audit log. Exit code 2 when a record was changed, removed or moved."""
+    """Verify the audit log. The exit code is 2 if a record was changed, removed or moved."""
     if data is not None:
         verification = verified(data)
     else:
@@ -122,6 +128,6 @@ def _write(verification: AuditVerification) -> None:
             output.write(f"{name:<6} {record.sequence:>8,}  {escape(record.at)}  {escape(record.who)}  {record.what}")
     output.write(f"head   {verification.head}")
     if verification.problems:
-        output.write(f"[red]✗[/] the audit log is not as it was written ({plural(verification.count, 'record')})")
+        output.write(f"[red]✗[/] the audit log was tampered with ({plural(verification.count, 'record')})")
     else:
-        output.write(f"[green]✓[/] the chain is whole: {plural(verification.count, 'record')}")
+        output.write(f"[green]✓[/] the audit log is intact: {plural(verification.count, 'record')}")

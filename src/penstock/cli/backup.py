@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 PASSPHRASE: Final = "PENSTOCK_BACKUP_PASSPHRASE"  # noqa: S105 - its name
 
 Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="A directory, or a URL such as s3://bucket/path: the backup set.")
+    str, typer.Argument(metavar="PLACE", help="The backup set: a directory, or a URL such as s3://bucket/path.")
 ]
 WithAccess = Annotated[
     bool,
-    typer.Option("--with-access", help=f"Keys and users too, encrypted. The passphrase: {PASSPHRASE}, or asked for."),
+    typer.Option(
+        "--with-access", help=f"Include keys and users, encrypted. The passphrase comes from {PASSPHRASE} or a prompt."
+    ),
 ]
 
 
@@ -48,7 +50,7 @@ class _Shortened(TyperGroup):
 
 
 app = typer.Typer(
-    help="Back up while the broker runs: create (or just a place), list, verify, prune.",
+    help="Backups: create (or just a place), list, verify, prune.",
     no_args_is_help=True,
     cls=_Shortened,
 )
@@ -59,14 +61,14 @@ def create(
     broker: Broker,
     place: Place,
     keep: Annotated[
-        int | None, typer.Option("--keep", min=1, help="Remove all moments but the newest so many afterwards.")
+        int | None, typer.Option("--keep", min=1, help="Afterwards remove all moments but this many of the newest.")
     ] = None,
     with_access: WithAccess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back up a running broker, or a data directory that nobody has open (--url DIR). Pushes do not wait for it.
+    """Back up a running broker, or a data directory that nobody has open (--url DIR). Pushes continue.
 
-    Everything confirmed so far is in it. Files that the set has already are not copied again; where the set is on the
+    It contains everything confirmed so far. Files already in the set are not copied again; where the set is on the
     same file system, hard links take no space.
     """
     passphrase = _passphrase(is_new=True) if with_access else ""
@@ -77,7 +79,9 @@ def create(
         with broker.opened() as ps, output.progress("backing up", is_shown=not as_json) as tell:
             state = ps.backup(_destination(broker.address, place), keep=keep, passphrase=passphrase, on_progress=tell)
         id, sequence = state.moment, state.sequence
-    output.done(f"{place} has the moment {id}", {"place": place, "moment": id, "sequence": sequence}, as_json=as_json)
+    output.done(
+        f"{place} now has the moment {id}", {"place": place, "moment": id, "sequence": sequence}, as_json=as_json
+    )
 
 
 def _destination(address: str, place: str) -> str:
@@ -115,7 +119,7 @@ def _back_up_directory(directory: Path, place: str, keep: int | None, passphrase
 
 @command(app, "list")
 def list_(place: Place, as_json: AsJson = False) -> None:
-    """The moments of a backup set, oldest first."""
+    """List the moments of a backup set, oldest first."""
     backup_set = _opened(place)
     moments = [backup_set.moment(id) for id in backup_set.moments()]
     if as_json:
@@ -134,7 +138,7 @@ def list_(place: Place, as_json: AsJson = False) -> None:
 
 @command(app)
 def verify(place: Place, as_json: AsJson = False) -> None:
-    """Read every file of a backup set, and compare it with its checksum."""
+    """Check every file of a backup set against its checksum."""
     backup_set = _opened(place)
     with output.progress("verifying", is_shown=not as_json) as tell:
         problems = backup_set.verify(tell)
@@ -144,7 +148,7 @@ def verify(place: Place, as_json: AsJson = False) -> None:
         for problem in problems:
             output.write(f"[red]✗[/] {escape(problem)}")
         if not problems:
-            output.write(f"[green]✓[/] {escape(place)} is sound: {plural(len(backup_set.moments()), 'moment')}")
+            output.write(f"[green]✓[/] {escape(place)} is intact: {plural(len(backup_set.moments()), 'moment')}")
     if problems:
         raise typer.Exit(SERVER_ERROR)
 
@@ -152,7 +156,7 @@ def verify(place: Place, as_json: AsJson = False) -> None:
 @command(app)
 def prune(
     place: Place,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest moments stay.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest moments to keep.")],
     as_json: AsJson = False,
 ) -> None:
     """Remove old moments, and the files that no moment needs."""
@@ -169,24 +173,27 @@ def restore(
         Path | None, typer.Option("--data", metavar="DIR", help="The new data directory; it must be empty.")
     ] = None,
     store: Annotated[
-        str, typer.Option("--store", metavar="URL", help="Instead: an empty store. Its password is in PGPASSFILE.")
+        str,
+        typer.Option(
+            "--store", metavar="URL", help="An empty PostgreSQL store instead; the password comes from PGPASSFILE."
+        ),
     ] = "",
     at: Annotated[
-        str | None, typer.Option("--at", metavar="MOMENT", help="A moment, or a time: the last one before it.")
+        str | None, typer.Option("--at", metavar="MOMENT", help="A moment, or a time: the last moment before it.")
     ] = None,
     with_access: WithAccess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data directory, or a store in PostgreSQL, from a backup, and verify it.
+    """Restore a backup to a new data directory or PostgreSQL store, and verify it.
 
-    It begins a new incarnation: streaming queries and archives of the old history do not mistake it for theirs.
+    The result is a new incarnation: streaming queries and archives of the old data refuse to continue on it.
     """
     from penstock.backup import restore as restore_moment
     from penstock.backup.moments import is_moment_id
     from penstock.cli.storage import verified, write_verification
 
     if (data is None) == (not store):
-        raise CommandError("restore needs --data DIR or --store URL, and not both", hint="such as --data ./restored")
+        raise CommandError("restore needs either --data DIR or --store URL", hint="such as --data ./restored")
     backup_set = _opened(source)
     moment_at = at if at is None or is_moment_id(at) else human.instant(at)
     passphrase = _passphrase(is_new=False) if with_access else ""
@@ -215,8 +222,8 @@ def _destination_of(data: Path | None, store: str) -> Destination:
 
     if parse_store_url(store, None).has_password:
         raise CommandError(
-            "--store: a password in the arguments of a process can be read by everybody on this machine",
-            hint="put it into PGPASSFILE",
+            "--store: a password in the arguments of a process is visible to every user of this machine",
+            hint="put it in PGPASSFILE",
         )
     return StoreDestination(PostgresStore(store))
 

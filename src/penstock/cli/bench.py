@@ -53,18 +53,18 @@ class Measure(msgspec.Struct, kw_only=True):
 
 def bench(
     broker: Broker,
-    seconds: Annotated[float, seconds_option("--seconds", "-s", about="How long to measure each row.")] = 3.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests in flight.")] = 64,
-    size: Annotated[int, typer.Option("--size", min=0, max=1_000_000, help="Bytes of a payload.")] = 100,
-    batch: Annotated[int, typer.Option("--batch", min=1, max=100_000, help="Messages in a batch and a lease.")] = 1000,
+    seconds: Annotated[float, seconds_option("--seconds", "-s", about="How long to run each measurement.")] = 3.0,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Number of concurrent requests.")] = 64,
+    size: Annotated[int, typer.Option("--size", min=0, max=1_000_000, help="Payload size in bytes.")] = 100,
+    batch: Annotated[int, typer.Option("--batch", min=1, max=100_000, help="Messages per batch and per lease.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a broker: single and batched pushes, leases with acks, and the way from push to delivery.
+    """Measure a broker: single and batched pushes, leases with acks, and push-to-delivery latency.
 
-    It makes a queue, works in it, and deletes it; nothing else is touched.
+    It creates a queue, works in it, and deletes it. Nothing else is touched.
     """
     if not 0.01 <= seconds <= 600:
-        raise CommandError(f"--seconds: {seconds:g} is outside 0.01 to 600", hint="a few seconds will do")
+        raise CommandError(f"--seconds: {seconds:g} is outside 0.01 to 600", hint="a few seconds are enough")
     where, plan = broker.readable_address(), Plan(seconds, concurrency, size, batch)
     with output.progress("measuring", is_shown=not as_json, is_counted=True) as on_progress:
         rows = asyncio.run(_measured(where, plan, on_progress))

@@ -36,11 +36,11 @@ def peek(
     payload_only: PayloadOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the next messages of the default group without leasing them, due or not."""
+    """Show the next messages of the default group, due or not, without leasing them."""
     with broker.opened() as ps:
         messages = ps.queue(queue).peek(limit)
     if not messages:
-        output.write_nothing(f"no messages are left for the default group of {queue!r}")
+        output.write_nothing(f"no messages left for the default group of {queue!r}")
         return
     write_messages(messages, payload_only=payload_only, as_json=as_json)
 
@@ -52,7 +52,7 @@ def latest(
     payload_only: PayloadOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """The newest message of a key, in a queue with --compaction latest."""
+    """Show the latest message of a key, in a queue with --compaction latest."""
     with broker.opened() as ps:
         message = ps.queue(queue).latest(key)
     if message is None:
@@ -64,7 +64,9 @@ def delayed(
     broker: Broker,
     queue: QueueName,
     limit: Limit = 100,
-    retries: Annotated[bool, typer.Option("--retries", help="Messages that wait for their next attempt too.")] = False,
+    retries: Annotated[
+        bool, typer.Option("--retries", help="Include messages waiting for their next attempt.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List messages that are not due yet, soonest first."""
@@ -160,21 +162,23 @@ def tail(
         ),
     ] = "latest",
     last: Annotated[
-        int, typer.Option("--last", "-n", min=0, help="Begin with this many messages before the end of each partition.")
+        int, typer.Option("--last", "-n", min=0, help="Start this many messages before the end of each partition.")
     ] = 0,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on when the end is reached.")] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Wait for more at the end, or stop there.")
+    ] = True,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many messages.")] = None,
-    every: Annotated[float, seconds_option("--every", about="How often to look for more.")] = 0.25,
+    every: Annotated[float, seconds_option("--every", about="How often to check for new messages.")] = 0.25,
     partition: Partition = None,
     payload_only: PayloadOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages as they are pushed. Nothing is leased or settled, and delayed messages are shown at once.
+    """Print messages as they are pushed, delayed ones too. Nothing is leased or settled.
 
-    With several partitions, messages are in order within each of them. Ctrl-C ends it.
+    With several partitions, messages are in order within each partition. Stop with Ctrl-C.
     """
     if every < 0.01:
-        raise CommandError(f"--every: {human.duration(every)} is too often", hint="10ms is the least")
+        raise CommandError(f"--every: {human.duration(every)} is too often", hint="the minimum is 10ms")
     if follow and broker.is_directory:
         # While this process has the directory, nobody else can push.
         follow = False

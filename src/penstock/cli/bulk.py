@@ -28,7 +28,7 @@ VERBS = {
     "cancel": ("cancelled", "would cancel"),
     "retry": ("retried", "would retry"),
     "redrive": ("sent back", "would send back"),
-    "discard": ("threw away", "would throw away"),
+    "discard": ("threw away", "would delete"),
     "replay": ("pushed again", "would push again"),
 }
 
@@ -37,12 +37,14 @@ VERBS = {
 class BulkFlags(Flags):
     """How an operation on many things runs."""
 
-    panel = "How it runs"
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count, and name some of them.")] = False
-    rate: Annotated[float | None, typer.Option(metavar="N", help="At most this many a second.")] = None
+    panel = "Execution"
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what matches and show a few examples.")] = False
+    rate: Annotated[float | None, typer.Option(metavar="N", help="At most this many per second.")] = None
     canary: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="So many first; the rest after 'penstock operations continue'."),
+        typer.Option(
+            min=1, metavar="N", help="Process this many first; the rest after 'penstock operations continue'."
+        ),
     ] = None
 
     def options(self) -> dict[str, Any]:
@@ -94,16 +96,18 @@ def replay(
     broker: Broker,
     queue: QueueName,
     bulk: BulkFlags,
-    since: Annotated[datetime | None, instant_option("--from", about="Pushed from this time on.")] = None,
+    since: Annotated[datetime | None, instant_option("--from", about="Pushed at or after this time.")] = None,
     until: Annotated[datetime | None, instant_option("--to", about="Pushed before this time.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may repeat.")] = None,
-    text: Annotated[str | None, typer.Option(help="The payload has this text.")] = None,
-    target: Annotated[str | None, typer.Option(help="The queue to push to; the queue itself without it.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages with this key.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Messages with this header; repeatable.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The payload contains this text.")] = None,
+    target: Annotated[str | None, typer.Option(help="The queue to push to. [default: the same queue]")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Push copies of a queue's messages again, settled ones too: each once, with its origin in a header."""
+    """Push copies of a queue's messages again, including settled ones. A header names the original."""
     from penstock import operations as ops
     from penstock.client.values import bulk_options
     from penstock.model_letters import MessageFilter

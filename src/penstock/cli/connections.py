@@ -14,16 +14,16 @@ from penstock.cli.target import Broker
 if TYPE_CHECKING:
     from penstock.replies import ConnectionView, NodeView
 
-app = typer.Typer(help="Connections to a broker: list, end.", no_args_is_help=True)
+app = typer.Typer(help="Client connections: list, end.", no_args_is_help=True)
 
 
 @command(app, "list")
 def list_(
     broker: Broker,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most, the oldest first.")] = 1_000,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many, oldest first.")] = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """Connections: who is on each, since when, and what is under way."""
+    """List connections: who is on each, since when, and requests in flight."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -47,19 +47,19 @@ def _row(view: ConnectionView) -> tuple[Any, ...]:
 @command(app)
 def end(
     broker: Broker,
-    connection: Annotated[str, typer.Argument(metavar="ID", help="As 'penstock connections list' prints it.")],
+    connection: Annotated[str, typer.Argument(metavar="ID", help="The id, from 'penstock connections list'.")],
     as_json: AsJson = False,
 ) -> None:
-    """End a connection. What was leased on it stays leased; its client may connect again."""
+    """Close a connection. Its leases stay, and its client may reconnect."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
         ps.session.execute(ops.EndConnection(connection))
-    output.done(f"connection {connection} is ended", {"connection_id": connection, "status": "ended"}, as_json=as_json)
+    output.done(f"connection {connection} is closed", {"connection_id": connection, "status": "ended"}, as_json=as_json)
 
 
 def cluster(broker: Broker, as_json: AsJson = False) -> None:
-    """What the broker keeps its data in, who owns it, and the nodes that share it."""
+    """Show where the broker stores its data, which node owns it, and the other nodes."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -72,7 +72,7 @@ def cluster(broker: Broker, as_json: AsJson = False) -> None:
         f"[bold]{found.store}[/]{where}: {found.status}" + (f", {escape(found.problem)}" if found.problem else "")
     )
     if not found.is_shared:
-        output.write("[dim]nobody shares it: there are no other nodes[/]")
+        output.write("[dim]there are no other nodes[/]")
         return
     headings = ("node", "role", "status", "address", "heard")
     output.write(output.table(headings, list(map(_node_row, found.nodes)), text_columns=4))

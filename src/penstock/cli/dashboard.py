@@ -50,9 +50,9 @@ def dashboard(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a link to the dashboard that signs in as you: once, within 10 minutes.
+    """Print a link that signs you in to the dashboard. It works once, for 10 minutes.
 
-    It is made over HTTP: of a TCP URL the host counts, with port 7711.
+    The link is made over HTTP: for a TCP URL, the same host with port 7711.
     """
     link = new_link(str(_http_address(broker)), CLIENT, broker.token())
     if as_json:
@@ -65,7 +65,7 @@ def dashboard(
 
 
 def header_file(broker: Broker, as_json: AsJson = False) -> None:
-    """Print the path of the file that lets curl in, at a broker that you started on this machine.
+    """Print the path of the header file for curl, for a broker that you started on this machine.
 
     curl -H @"$(penstock key file)" localhost:7711/api/v1/queues
     """
@@ -73,8 +73,8 @@ def header_file(broker: Broker, as_json: AsJson = False) -> None:
     path = discovery.find_header(_hosts(address), address.port, os.environ)
     if path is None:
         raise nothing_there(
-            f"no broker of yours runs at {address}",
-            "start one with 'penstock serve', or make a key with 'penstock key create'; auth = \"off\" needs none",
+            f"no broker of yours is running at {address}",
+            "start one with 'penstock serve', or create a key with 'penstock key create'; auth = \"off\" needs none",
         )
     if as_json:
         output.write_json({"path": str(path)})

@@ -37,7 +37,7 @@ def load_task(path: str) -> Task[..., Any, Any]:
     module, _, names = path.partition(":")
     app_name, dot, name = names.partition(".")
     if not dot or not name:
-        raise InvalidField(f"task: {path!r} names no task", hint="write module:app.task, such as shop:app.send")
+        raise InvalidField(f"task: {path!r} does not name a task", hint="write module:app.task, such as shop:app.send")
     app: App = load_app(f"{module}:{app_name}")
     if name not in app.tasks:
         known = sorted(app.tasks)
@@ -84,5 +84,5 @@ def unknown_type_note(session: Session, task_type: str) -> str:
     if task_type in types:
         return ""
     close = likeness(task_type, types)
-    known = f"no worker runs tasks of the type {task_type!r} now"
-    return f"{known}; {close}" if close else f"{known}; it waits for one that does"
+    known = f"no running worker handles tasks of type {task_type!r}"
+    return f"{known}; {close}" if close else f"{known}; the task waits until one does"

@@ -238,17 +238,17 @@ READING = b"2030-01-31T12:00:00Z sensor-0042 temperature=21.5 humidity=40.25 pre
 
 def demo(
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="A new directory to work in; a temporary one if not given.")
+        Path | None, typer.Option("--dir", help="A new directory to work in. [default: a temporary one]")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer messages and no pauses.")] = False,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="A broker with a small shop in it instead: look at it in a browser.")
+        bool, typer.Option("--dashboard", help="Instead, start a broker with a small example shop and its dashboard.")
     ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", help="With --dashboard: how long; until Ctrl-C if not given.")
+        float | None, typer.Option("--seconds", help="With --dashboard: stop after this time. [default: at Ctrl-C]")
     ] = None,
 ) -> None:
-    """Show Penstock at work: push, lease, retry, delay, kill -9, recover, read the history. About 20 seconds."""
+    """Run a 20-second demo: push, lease, retry, delay, kill -9, recover, read the history."""
     where = _empty(directory)
     if dashboard:
         from penstock.cli import demo_shop

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Dead letters: list, show, redrive, edit, purge.", no_args_is_help=True)
 
 WIDTH = len("first delivered at") + 1
-FILTER = "Which ones: all that is given must match"
-LetterId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock dlq list' prints it.")]
+FILTER = "Filters (all must match)"
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id, from 'penstock dlq list'.")]
 
 
 ALL = 2**62
-Ids = Annotated[list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="This dead letter; repeatable.", rich_help_panel=FILTER)]
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class FilterFlags(Flags):
     """Which dead letters a command is about."""
 
     panel = FILTER
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.")] = None
-    reason: Annotated[str | None, typer.Option(help="Why: dead (its attempts ran out), rejected, …")] = None
-    error: Annotated[str | None, typer.Option(help="The error has this text.")] = None
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None
-    signature: Annotated[str | None, typer.Option(metavar="ID", help="As 'penstock dlq signatures' prints it.")] = None
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Dead letters of this group.")] = None
+    reason: Annotated[str | None, typer.Option(help="Why it died: dead (attempts ran out), rejected, …")] = None
+    error: Annotated[str | None, typer.Option(help="The error contains this text.")] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages with this key.")] = None
+    signature: Annotated[
+        str | None, typer.Option(metavar="ID", help="The error signature, from 'penstock dlq signatures'.")
+    ] = None
     since: Since = None
     until: Until = None
 
@@ -54,7 +56,7 @@ class FilterFlags(Flags):
 
 @command(app, "list")
 def list_(filters: FilterFlags, broker: Broker, queue: QueueName, limit: Limit = 100, as_json: AsJson = False) -> None:
-    """Dead letters, oldest first."""
+    """List dead letters, oldest first."""
     with broker.opened() as ps:
         letters = ps.queue(queue).dlq.list(**filters.fields(), limit=limit)
     if as_json:
@@ -70,7 +72,7 @@ def list_(filters: FilterFlags, broker: Broker, queue: QueueName, limit: Limit =
 
 @command(app)
 def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
-    """One dead letter: where it comes from, why it died, and its payload."""
+    """Show a dead letter: its origin, why it died, and its payload."""
     chosen = letter_id(id)
     with broker.opened() as ps:
         letter = _letter(ps, chosen)
@@ -86,11 +88,13 @@ def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
 @command(app)
 def signatures(
     broker: Broker,
-    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="All queues without it.")] = None,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="[QUEUE]", help="The name of the queue. [default: all]")
+    ] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Dead letters by the signature of their errors, with what they share that healthy messages do not."""
+    """Group dead letters by error signature, with what sets them apart from healthy messages."""
     from penstock import operations as ops
 
     operation = ops.AllSignatures(limit) if queue is None else ops.LetterSignatures(queue, limit)
@@ -129,11 +133,11 @@ def redrive(
     limit: Limit = 1_000_000,
     edit: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help='Push changed messages in their place: {"currency": "EUR", "old": null}.'),
+        typer.Option(metavar="JSON", help='Change the JSON payloads first: {"currency": "EUR", "old": null}.'),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters back to the group where they died, with their attempts counted from zero."""
+    """Return dead letters to the group where they died, with attempts reset."""
     from penstock import operations as ops
     from penstock.client.values import split
 
@@ -151,18 +155,18 @@ def edit(
     payload: Annotated[str | None, typer.Option(help="The new payload, as text.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="The new payload; - is stdin."),
+        typer.Option("--file", "-f", help="A file with the new payload; - is standard input."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The new key; as before if it is not given.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The new key. [default: unchanged]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Push a changed message in place of a dead letter, in one step.
+    """Replace a dead letter with a changed message, in one step.
 
-    Without --payload and --file the payload is opened in $EDITOR. It is a new message, for all groups of the queue.
+    Without --payload and --file, the payload is opened in $EDITOR. The result is a new message for all groups.
     """
     chosen = letter_id(id)
     if payload is not None and file is not None:
-        raise CommandError("--payload and --file are both given", hint="one of them")
+        raise CommandError("--payload and --file exclude each other", hint="use one of them")
     queue = chosen.queue.removesuffix(DLQ_SUFFIX)
     with broker.opened() as ps:
         letter = _letter(ps, chosen)
@@ -207,7 +211,7 @@ def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Throw dead letters of a queue away, all or those that match."""
+    """Delete dead letters of a queue, all or those that match."""
     from penstock import operations as ops
     from penstock.client.values import split
 
@@ -217,7 +221,7 @@ def purge(
         if not bulk.dry_run:
             if not ps.queue(queue).dlq.list(limit=1):
                 raise nothing_there(nothing)
-            output.confirm(f"Throw dead letters of {queue}{_if_filtered(filters, id)} away?", yes=yes)
+            output.confirm(f"Delete dead letters of {queue}{_if_filtered(filters, id)}?", yes=yes)
         run_bulk(ps, ops.DiscardLetters(queue, filter, name, options), nothing, as_json=as_json)
 
 

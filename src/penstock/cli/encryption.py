@@ -20,25 +20,25 @@ app = typer.Typer(help="Encrypted queues: init, status, rotate, rewrap, erase.",
 
 @command(app)
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the key goes; it must not be there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file to create; it must not exist.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a master key: 32 random bytes in a file that only you can read."""
+    """Create a master key: 32 random bytes in a file that only you can read."""
     from penstock.access.encryption import new_key_file
 
     new_key_file(file)
-    text = f"{file} is a new master key: name it with master_key, and keep a copy elsewhere"
+    text = f"{file} is a new master key: set master_key to it, and keep a copy elsewhere"
     output.done(text, {"file": str(file), "status": "made"}, as_json=as_json)
 
 
 @command(app)
 def status(broker: Broker, as_json: AsJson = False) -> None:
-    """The data keys of encrypted queues: which are in use, how old, and which are erased."""
+    """List the data keys of encrypted queues: in use, retired or erased, and their age."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
         keys = ps.session.execute(ops.ListDataKeys())
-    nothing = ("no data keys", "they are made with the first message of a queue with encryption")
+    nothing = ("no data keys", "the first message of an encrypted queue creates one")
     output.write_list(keys, ("queue", "key", "state", "age"), _row, as_json=as_json, nothing=nothing)
 
 
@@ -48,7 +48,7 @@ def _row(key: DataKeyView) -> tuple[str, ...]:
 
 @command(app)
 def rotate(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
-    """Encrypt what is pushed from now on with a new data key."""
+    """Encrypt new messages of a queue with a new data key."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -76,12 +76,12 @@ def erase(
     broker: Broker,
     queue: QueueName,
     before: Annotated[
-        datetime | None, instant_option("--before", about="Only keys that another followed by then.")
+        datetime | None, instant_option("--before", about="Only keys that were replaced before this time.")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase the data keys of a queue: its messages so far can never be read again, in no copy and no backup."""
+    """Erase the data keys of a queue: its messages so far become unreadable, in every copy and backup."""
     from penstock import operations as ops
 
     output.confirm(f"Make the encrypted messages of {queue} unreadable for good?", yes=yes)

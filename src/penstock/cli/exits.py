@@ -70,15 +70,15 @@ def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
     if isinstance(error, CommandError):
         return error.exit_code, error.code, error.message, error.hint
     if isinstance(error, FileNotFoundError):
-        hint = "check the path; 'penstock push' and 'penstock serve' make a new directory"
+        hint = "check the path; 'penstock push' and 'penstock serve' create a new directory"
         return NOTHING_THERE, "nothing_there", reason(error), hint
     if isinstance(error, PenstockError):
         return exit_code(error), error.code, error.message, _hint(error)
     if isinstance(error, OSError):
-        return SERVER_ERROR, "storage", reason(error), "check the path and who may use it"
+        return SERVER_ERROR, "storage", reason(error), "check the path and its permissions"
     if hasattr(error, "format_message"):
         return USER_ERROR, "usage", *usage(error, command)
-    return SERVER_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"
+    return SERVER_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a bug in Penstock; please report it"
 
 
 def _hint(error: PenstockError) -> str:
@@ -111,7 +111,7 @@ def usage(error: Any, command: str) -> tuple[str, str]:
 
 def _option_hint(name: str, context: Any, command: str) -> str:
     if re.match(r"-\d", name):
-        return f"an argument that begins with a dash comes after '--', as in '{command} … -- -1h'"
+        return f"put an argument that starts with a dash after '--', as in '{command} … -- -1h'"
     parameters = getattr(getattr(context, "command", None), "params", ())
     options = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("-")]
     return likeness(name, options) or f"see '{command} --help'"

@@ -19,10 +19,10 @@ POSITION_HELP = "earliest, latest, an offset, or a time; -1h is an hour ago."
 def list_(
     broker: Broker,
     queue: QueueName,
-    partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Show each partition on its own line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The groups of a queue, and how far behind they are."""
+    """List the groups of a queue and how far behind they are."""
     with broker.opened() as ps:
         stats, lags = ps.queue(queue).stats().groups, ps.queue(queue).groups()
     if as_json:
@@ -55,7 +55,7 @@ def list_(
 
 @command(app)
 def members(broker: Broker, queue: QueueName, group: GroupName, as_json: AsJson = False) -> None:
-    """Who has joined a group, and which partitions they have."""
+    """List the members of a group and their partitions."""
     with broker.opened() as ps:
         joined = ps.queue(queue).members(group)
     output.write_list(
@@ -63,7 +63,7 @@ def members(broker: Broker, queue: QueueName, group: GroupName, as_json: AsJson 
         ("member", "heard", "partitions"),
         lambda member: (member.member, human.age(member.last_heartbeat_at), ", ".join(member.partitions)),
         as_json=as_json,
-        nothing=(f"group {group!r} of {queue!r} has no members", "only subscribers are members"),
+        nothing=(f"group {group!r} of {queue!r} has no members", "only consumers that subscribe are members"),
         text_columns=1,
         has_excerpt=True,
     )
@@ -78,14 +78,14 @@ def create(
         Any, typer.Option("--start", parser=human.position, metavar="POSITION", help=POSITION_HELP)
     ] = "earliest",
     observes: Annotated[
-        bool, typer.Option("--observes", help="It only marks how far somebody has read: no load, however late.")
+        bool, typer.Option("--observes", help="Only track a read position: nothing is retained or delivered for it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a group: an independent reader of the queue."""
+    """Create a group: an independent reader of the queue."""
     with broker.opened() as ps:
         ps.queue(queue).create_group(group, start, observes=observes)
-    output.done(f"group {group} of {queue} is there", {"queue": queue, "name": group}, as_json=as_json)
+    output.done(f"group {group} of {queue} exists", {"queue": queue, "name": group}, as_json=as_json)
 
 
 @command(app)
@@ -96,9 +96,9 @@ def delete(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a group and where it stood; the messages stay."""
+    """Delete a group and its position. The messages stay."""
     with broker.opened() as ps:
-        output.confirm(f"Forget group {group} of {queue}?", yes=yes)
+        output.confirm(f"Delete group {group} of {queue}?", yes=yes)
         ps.queue(queue).delete_group(group)
     output.done(
         f"group {group} of {queue} is deleted", {"queue": queue, "name": group, "status": "deleted"}, as_json=as_json
@@ -122,4 +122,4 @@ def seek(
         lags = ps.queue(queue).groups()[group]
     lag = sum(row.lag for row in lags)
     value = {"queue": queue, "name": group, "lag": lag, "partitions": [row._asdict() for row in lags]}
-    output.done(f"group {group} of {queue} has {lag:,} before it", value, as_json=as_json)
+    output.done(f"group {group} of {queue} has {lag:,} messages ahead of it", value, as_json=as_json)

@@ -30,44 +30,52 @@ AFTER = "Then"
 
 Order = Annotated[
     Literal["fair", "listed"],
-    typer.Option(help="With several queues: take turns, or drain the first of the list first."),
+    typer.Option(help="With several queues: fair takes turns, listed drains them in order."),
 ]
 
 
 def lease(
     broker: Broker,
     queues: QueueNames,
-    max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
+    max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="At most this many.")] = 1,
     wait: Annotated[
-        float, seconds_option("--wait", "-w", about="Wait this long for the first one, 60s at most.")
+        float, seconds_option("--wait", "-w", about="Wait this long for the first message, at most 60s.")
     ] = 0.0,
     group: Group = DEFAULT_GROUP,
     start: Annotated[
         Any,
         typer.Option(
-            "--start", parser=human.position, metavar="POSITION", help=f"Make the group there: {POSITION_HELP}"
+            "--start",
+            parser=human.position,
+            metavar="POSITION",
+            help=f"Create the group at this position: {POSITION_HELP}",
         ),
     ] = None,
     lease_seconds: Annotated[
         float | None,
-        seconds_option("--lease-seconds", about="How long the lease lasts; as the queue says if not given."),
+        seconds_option("--lease-seconds", about="How long the lease lasts. [default: the queue's setting]"),
     ] = None,
-    consumer: Annotated[str | None, typer.Option(help="A name for who leases.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="A name for this consumer.")] = None,
     order: Order = "fair",
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", "-p", help="Only from this partition; may repeat.")
+        list[str] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable.")
     ] = None,
     payload_only: PayloadOnly = False,
     ack: Annotated[
         bool, typer.Option("--ack", help="Acknowledge them once they are printed.", rich_help_panel=AFTER)
     ] = False,
-    nack: Annotated[bool, typer.Option("--nack", help="They failed: retry later.", rich_help_panel=AFTER)] = False,
+    nack: Annotated[bool, typer.Option("--nack", help="Report failure: retry later.", rich_help_panel=AFTER)] = False,
     reject: Annotated[
-        bool, typer.Option("--reject", help="They are hopeless: dead letters.", rich_help_panel=AFTER)
+        bool, typer.Option("--reject", help="Give up: move them to the dead-letter queue.", rich_help_panel=AFTER)
     ] = False,
-    release: Annotated[bool, typer.Option("--release", help="Give them back.", rich_help_panel=AFTER)] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Return them; the attempt does not count.", rich_help_panel=AFTER)
+    ] = False,
     hold: Annotated[
-        bool, typer.Option("--hold", help="Keep them; settle by receipt later. The default.", rich_help_panel=AFTER)
+        bool,
+        typer.Option(
+            "--hold", help="Keep them leased, to settle by receipt later. The default.", rich_help_panel=AFTER
+        ),
     ] = False,
     delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after this time.")] = None,
     error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
@@ -75,16 +83,16 @@ def lease(
 ) -> None:
     """Lease messages and print them; then ack, nack, reject, release or hold them.
 
-    Held messages come back when their lease ends; 'penstock ack', 'nack', 'reject', 'release' and 'extend' take the
-    receipts that are printed.
+    Held messages are delivered again when their lease ends. Settle them with their receipts: 'penstock ack', 'nack',
+    'reject', 'release' or 'extend'.
     """
     chosen = [name for name, given in zip(ENDS, (ack, nack, reject, release, hold), strict=True) if given]
     if len(chosen) > 1:
-        raise CommandError(f"--{chosen[0]} and --{chosen[1]} exclude each other", hint="choose one end for the lease")
+        raise CommandError(f"--{chosen[0]} and --{chosen[1]} exclude each other", hint="use one of them")
     end = chosen[0] if chosen else "hold"
     if end == "hold" and broker.is_directory:
-        hint = "a lease in a directory ends with this command: say --ack, --nack, --reject or --release"
-        raise CommandError("nothing can be held without a broker", hint=hint)
+        hint = "a lease in a directory ends with this command: use --ack, --nack, --reject or --release"
+        raise CommandError("a lease cannot be held without a broker", hint=hint)
     with broker.opened() as ps:
         how = {"max": max, "wait": wait, "lease_seconds": lease_seconds, "consumer": consumer, "start": start}
         leased = _leased(ps, queues, group, partition, order, how)
@@ -101,7 +109,7 @@ def _leased(
     if len(queues) == 1 and not queues[0].endswith("*"):
         leased = ps.queue(queues[0]).lease(group=group, partitions=partitions or None, **how)
     elif partitions:
-        raise CommandError("--partition is for one queue", hint="name one queue")
+        raise CommandError("--partition needs a single queue", hint="name one queue")
     else:
         leased = ps.lease(queues, group=group, order=order, **how)
     if not leased:
@@ -146,7 +154,7 @@ def write_delivery(
     output.write_bytes(delivery.payload)
 
 
-Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT…", help="As 'penstock lease' printed them.")]
+Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT…", help="Receipts, as printed by 'penstock lease'.")]
 Settle = Callable[["Session", Receipt], str]  # returns the status of the delivery
 
 
@@ -159,7 +167,7 @@ def nack(
     broker: Broker,
     receipts: Receipts,
     delay: Annotated[
-        float | None, seconds_option("--delay", about="Retry after this time, not after the backoff.")
+        float | None, seconds_option("--delay", about="Retry after this time instead of the backoff.")
     ] = None,
     error: Annotated[str, typer.Option(help="What went wrong.")] = "",
     as_json: AsJson = False,
@@ -171,7 +179,7 @@ def nack(
 def reject(
     broker: Broker,
     receipts: Receipts,
-    reason: Annotated[str, typer.Option(help="Why it is hopeless.")] = "",
+    reason: Annotated[str, typer.Option(help="Why no retry would help.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Give up on messages: they become dead letters at once."""
@@ -186,7 +194,7 @@ def release(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None
 def extend(
     broker: Broker,
     receipts: Receipts,
-    seconds: Annotated[float, seconds_option("--for", about="From now.")] = 30.0,
+    seconds: Annotated[float, seconds_option("--for", about="The new lease time, from now.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Extend the leases behind these receipts."""

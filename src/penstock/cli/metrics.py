@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from penstock import Penstock
 
 QueueArgument = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="One queue; all if not given.", autocompletion=complete_queue)
+    str | None,
+    typer.Argument(metavar="[QUEUE]", help="The name of the queue. [default: all]", autocompletion=complete_queue),
 ]
 SPARKLINE_WIDTH: Final = 40
 
@@ -35,9 +36,9 @@ def metrics(broker: Broker, queue: QueueArgument = None, as_json: AsJson = False
 
 
 def health(broker: Broker, as_json: AsJson = False) -> None:
-    """Check that the broker answers and works; the exit code is 2 when it does not.
+    """Check that the broker answers and is healthy; the exit code is 2 if it is not.
 
-    Made for health checks: any key will do, and a broker with problems prints them.
+    Meant for health checks: any valid key works. Problems are printed.
     """
     from penstock import operations as ops
 
@@ -83,16 +84,17 @@ def history(
     broker: Broker,
     queue: QueueArgument = None,
     metric: Annotated[
-        str, typer.Option("--metric", "-m", metavar="NAMES", help="Which, by commas; docs/history.md lists them.")
+        str,
+        typer.Option(
+            "--metric", "-m", metavar="NAMES", help="Metrics to show, comma-separated; docs/history.md lists them."
+        ),
     ] = ",".join(SERIES_DEFAULT),
     since: Since = None,
     until: Until = None,
-    step: Annotated[
-        float | None, seconds_option("--step", about="The length of a step; one that fits if not given.")
-    ] = None,
+    step: Annotated[float | None, seconds_option("--step", about="The time per step. [default: chosen to fit]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Metrics of a queue, or of the whole broker, over time: from the roll-ups that the broker keeps."""
+    """Show metrics of a queue, or of the whole broker, over time."""
     names = [name.strip() for name in metric.split(",")]
     span = (since, until, None if step is None else max(1, round(step)))
     with broker.opened() as ps:
@@ -100,7 +102,9 @@ def history(
     if as_json:
         output.write_json(msgspec.to_builtins(found))
     elif all(value is None for values in found.series.values() for value in values):
-        output.write_nothing("nothing was recorded then", "a broker records with history = true; try --since -1d")
+        output.write_nothing(
+            "nothing was recorded in that time", "a broker records with history = true; try --since -1d"
+        )
     else:
         _write_series(found)
 

@@ -14,13 +14,13 @@ from penstock.cli.tasks import FilterFlags
 from penstock.model_tasks import OperationView
 from penstock.units import plural
 
-app = typer.Typer(help="Work on many things: begin, list, show, continue, stop.", no_args_is_help=True)
+app = typer.Typer(help="Bulk operations: begin, list, show, continue, stop.", no_args_is_help=True)
 
-OperationId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock operations list' prints it.")]
+OperationId = Annotated[str, typer.Argument(metavar="ID", help="The id, from 'penstock operations list'.")]
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="purge, cancel or retry.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is over.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has finished.")]
 QUESTIONS = {
-    "purge": "Forget all {}, and cancel those that wait?",
+    "purge": "Delete all {}, and cancel those that wait?",
     "cancel": "Cancel all {} that are not final?",
     "retry": "Run all dead, cancelled and failed {} again?",
 }
@@ -36,7 +36,7 @@ def begin(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Purge, cancel or retry all tasks that match. A broker goes on by itself; for a directory the command does."""
+    """Purge, cancel or retry all matching tasks. With a broker, this runs in the background."""
     from penstock import validation
     from penstock.client._sync.task_calls import new_operation
 
@@ -52,13 +52,13 @@ def begin(
 
 @command(app, "list")
 def list_(broker: Broker, as_json: AsJson = False) -> None:
-    """Operations that run, and those that did lately."""
+    """List running and recent operations."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
         views = ps.session.execute(ops.ListOperations())
     headings = ("id", "action", "state", "queue", "who", "begun", "matched", "done", "failed")
-    nothing = ("no operations", "'penstock tasks retry', 'penstock dlq redrive' and 'penstock replay' make them")
+    nothing = ("no operations", "'penstock tasks retry', 'penstock dlq redrive' and 'penstock replay' start one")
     output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shape, text_columns=6)
 
 
@@ -69,19 +69,19 @@ def _row(view: OperationView) -> tuple[Any, ...]:
 
 @command(app)
 def show(broker: Broker, operation_id: OperationId, as_json: AsJson = False) -> None:
-    """How far an operation is."""
+    """Show the progress of an operation."""
     _execute(broker, operation_id, "FindOperation", as_json=as_json)
 
 
 @command(app, "continue")
 def continue_(broker: Broker, operation_id: OperationId, as_json: AsJson = False) -> None:
-    """Continue an operation that waits after its canary."""
+    """Continue an operation after its canary."""
     _execute(broker, operation_id, "ContinueOperation", as_json=as_json)
 
 
 @command(app)
 def stop(broker: Broker, operation_id: OperationId, as_json: AsJson = False) -> None:
-    """Stop an operation; what was done stays done."""
+    """Stop an operation. What it has done stays done."""
     _execute(broker, operation_id, "StopOperation", as_json=as_json)
 
 

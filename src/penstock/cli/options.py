@@ -170,20 +170,20 @@ ContextOption = Annotated[
         "-c",
         envvar="PENSTOCK_CONTEXT",
         show_envvar=False,
-        help="A broker by name; see 'penstock context'. [env: PENSTOCK_CONTEXT]",
+        help="A saved broker; see 'penstock context'. [env: PENSTOCK_CONTEXT]",
         rich_help_panel=WHERE,
         autocompletion=complete_context,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The name of the queue.", autocompletion=complete_queue)
 ]
 QueueNames = Annotated[
     list[str],
     typer.Argument(
-        metavar="QUEUE…", help="Names of queues, and prefixes such as 'shop.*'.", autocompletion=complete_queue
+        metavar="QUEUE…", help="Names of queues, or prefixes such as 'shop.*'.", autocompletion=complete_queue
     ),
 ]
 GroupName = Annotated[
@@ -191,10 +191,8 @@ GroupName = Annotated[
 ]
 Group = Annotated[str, typer.Option("--group", "-g", help="The consumer group.", autocompletion=complete_group)]
 Partition = Annotated[str | None, typer.Option("--partition", "-p", help="A partition, by number or name.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
-PayloadOnly = Annotated[
-    bool, typer.Option("--payload-only", help="Print the payloads and nothing else, each followed by a newline.")
-]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")]
+PayloadOnly = Annotated[bool, typer.Option("--payload-only", help="Print only the payloads, one per line.")]
 
 
 def of_flag(name: str, parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
@@ -225,7 +223,7 @@ def instant_option(*names: str, about: str) -> typer.models.OptionInfo:
     return option
 
 
-Since = Annotated[datetime | None, instant_option("--since", about="From this time on; -1h is an hour ago.")]
+Since = Annotated[datetime | None, instant_option("--since", about="At or after this time; -1h is an hour ago.")]
 Until = Annotated[datetime | None, instant_option("--until", about="Before this time.")]
 
 
@@ -325,7 +323,7 @@ def _value(name: str, text: str) -> Any:
         return of_flag(flag(name), size_bytes)(text)
     if isinstance(DEFAULTS.get(name), bool):
         if text.lower() not in ("true", "false", "yes", "no"):
-            raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="say true or false")
+            raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="use true or false")
         return text.lower() in ("true", "yes")
     for kind in (int, float):
         try:

@@ -158,7 +158,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not has_terminal():
-        raise CommandError(f"{question} This cannot be undone", hint="there is no terminal to ask: say --yes")
+        raise CommandError(f"{question} This cannot be undone", hint="there is no terminal to ask: confirm with --yes")
     typer.confirm(question, abort=True, err=True)
 
 

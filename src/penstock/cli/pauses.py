@@ -12,13 +12,13 @@ from penstock.cli.options import AsJson
 from penstock.cli.queues import Reason, What
 from penstock.cli.target import Broker
 
-Namespace = Annotated[str | None, typer.Option("--namespace", help="Only the queues of this namespace.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", help="Only queues of this namespace.")]
 
 
 def pause(
     broker: Broker, what: What = "all", namespace: Namespace = None, reason: Reason = "", as_json: AsJson = False
 ) -> None:
-    """Pause all queues, or those of a namespace: hand nothing out, or take no pushes, or both."""
+    """Pause delivery, pushes or both, for all queues or those of a namespace."""
     with broker.opened() as ps:
         ps.pause(what, namespace=namespace, reason=reason)
     whose = f"namespace {namespace}" if namespace else "the broker"
@@ -27,7 +27,7 @@ def pause(
 
 
 def resume(broker: Broker, what: What = "all", namespace: Namespace = None, as_json: AsJson = False) -> None:
-    """Resume all queues, or those of a namespace; what is paused by itself stays so."""
+    """Resume all queues, or those of a namespace. Queues and groups paused individually stay paused."""
     with broker.opened() as ps:
         ps.resume(what, namespace=namespace)
     whose = f"namespace {namespace}" if namespace else "the broker"
@@ -35,7 +35,7 @@ def resume(broker: Broker, what: What = "all", namespace: Namespace = None, as_j
 
 
 def pauses(broker: Broker, as_json: AsJson = False) -> None:
-    """List what is paused: the broker, namespaces, queues and groups, since when and why."""
+    """List what is paused, since when and why: the broker, namespaces, queues and groups."""
     with broker.opened() as ps:
         found = ps.pauses()
     if as_json:

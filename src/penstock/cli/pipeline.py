@@ -112,7 +112,7 @@ def _parameter(option: Option, panel: str) -> inspect.Parameter:
         kind = bool | None
         flag = f"{flag}/--no-{flag.removeprefix('--')}" if option.default else flag
     elif option.is_repeated:
-        kind, shown = list[str] | None, f"{shown.rstrip('.')}; may repeat."
+        kind, shown = list[str] | None, f"{shown.rstrip('.')}; repeatable."
     made = typer.Option(flag, metavar=option.metavar or None, help=shown, rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         _PREFIX + option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, made]
@@ -172,7 +172,7 @@ def write_runs(runs_by_place: Mapping[Path, Sequence[Record]], *, as_json: bool)
             output.write("")
         output.write(f"[bold]{escape(runs[-1].pipeline)}[/]  [dim]{escape(str(out))}[/]")
         rows = [(human.moment(run.started_at), human.duration(run.seconds), _came(run)) for run in runs]
-        output.write(output.table(("started", "took", "what came of it"), rows, text_columns=2, has_excerpt=True))
+        output.write(output.table(("started", "took", "result"), rows, text_columns=2, has_excerpt=True))
         last = next((run.report for run in reversed(runs) if run.report is not None), None)
         if last is not None:
             _write_files(last.files)
@@ -283,14 +283,17 @@ def complete_pipeline(incomplete: str) -> list[str]:
 ABOUT_NAME = "A pipeline that ships with Penstock, or module:function of your own."
 Name = Annotated[str, typer.Argument(metavar="NAME", help=ABOUT_NAME, autocompletion=complete_pipeline)]
 NameOrAll = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="One pipeline only.", autocompletion=complete_pipeline)
+    str | None, typer.Argument(metavar="[NAME]", help="Only this pipeline.", autocompletion=complete_pipeline)
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Its files. [default: ./pipelines/NAME]")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="The directory for its output. [default: ./pipelines/NAME]"),
+]
 
 
 @command(app, "list")
 def list_(as_json: AsJson = False) -> None:
-    """The pipelines that ship with Penstock."""
+    """List the pipelines that ship with Penstock."""
     from penstock.spark.pipelines.runner import shipped
 
     pipelines = shipped()
@@ -307,7 +310,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @command(app)
 def explain(name: Name, as_json: AsJson = False) -> None:
-    """What a pipeline reads, does and writes, and its options."""
+    """Show what a pipeline reads, does and writes, and its options."""
     from penstock.spark.pipelines.runner import find
 
     write_explanation(find(name), as_json=as_json)
@@ -320,7 +323,7 @@ def run(
     name: Name,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", metavar="QUEUE", help="A queue, or a pattern such as orders.*; may repeat."),
+        typer.Option("--queue", "-q", metavar="QUEUE", help="A queue, or a pattern such as orders.*; repeatable."),
     ] = None,
     since: Since = None,
     until: Until = None,
@@ -329,7 +332,7 @@ def run(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline. What earlier runs have done is not done again.
+    """Run a pipeline. It continues where the last run ended.
 
     Each pipeline has options of its own: `penstock pipeline run rollup --help`
     """
@@ -354,7 +357,7 @@ def run(
 
 @command(app)
 def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> None:
-    """What earlier runs left behind: when, what, how far."""
+    """Show earlier runs: when, what and how far."""
     from penstock.spark.pipelines.runner import default_out
     from penstock.spark.pipelines.state import records
 
@@ -367,6 +370,6 @@ def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> 
     runs_by_place = {place: runs for place in places if (runs := records(place))}
     if not runs_by_place:
         what = "no pipeline has" if name is None else f"{name} has not"
-        output.write_nothing(f"{what} run in {home}", "--out says where to look")
+        output.write_nothing(f"{what} run in {home}", "look elsewhere with --out")
         return
     write_runs(runs_by_place, as_json=as_json)

@@ -83,7 +83,7 @@ def _page(report: Report) -> str | None:
 
 
 def runs(broker: Broker, as_json: AsJson = False) -> None:
-    """Runs that were reported to a broker, the newest first."""
+    """List runs reported to a broker, newest first."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -98,7 +98,7 @@ def runs(broker: Broker, as_json: AsJson = False) -> None:
         if index:
             output.write("")
         output.write(f"[bold]{escape(pipeline.name)}[/]")
-        headings = ("run", "status", "started", "took", "what came of it")
+        headings = ("run", "status", "started", "took", "result")
         output.write(output.table(headings, list(map(_row, pipeline.runs)), text_columns=4, has_excerpt=True))
 
 

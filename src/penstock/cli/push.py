@@ -162,7 +162,7 @@ def _message(line: bytes, number: int, options: dict[str, Any]) -> Message:
         }
         content, kind = _payload(fields_sent, fields.pop("content_type", None))
     except (KeyError, ValueError, TypeError) as error:
-        raise CommandError(f"line {number}: {error}", hint="a message has a payload, or a payload_base64") from None
+        raise CommandError(f"line {number}: {error}", hint="a message has either payload or payload_base64") from None
     for name in ("delay", "ttl"):
         if f"{name}_ms" in fields:
             fields[name] = _seconds(fields.pop(f"{name}_ms"), name, number)
@@ -174,9 +174,12 @@ def _payload(fields_sent: dict[str, msgspec.Raw], name: str | None) -> tuple[byt
     """The bytes of a payload, and what they are."""
     if name is not None and name not in CONTENT_TYPES:
         raise ValueError(f"content_type: {name!r} is not one of {', '.join(CONTENT_TYPES)}")
-    if ("payload" in fields_sent) == ("payload_base64" in fields_sent):
-        raise ValueError("there is no payload, or there are two")
-    if "payload_base64" in fields_sent:
+    has_bytes = "payload_base64" in fields_sent
+    if not has_bytes and "payload" not in fields_sent:
+        raise ValueError("no payload is given")
+    if has_bytes and "payload" in fields_sent:
+        raise ValueError("payload and payload_base64 exclude each other")
+    if has_bytes:
         text = msgspec.json.decode(fields_sent["payload_base64"], type=str)
         return b64decode(text, validate=True), CONTENT_TYPES.get(name or "", ContentType.BYTES)
     raw = bytes(fields_sent["payload"])
@@ -198,18 +201,20 @@ LINES = "Many messages"
 class MessageFlags(Flags):
     """The fields of a message beside its payload."""
 
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key share a partition.")] = None
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="The key: messages with the same key share a partition.")
+    ] = None
     priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
-    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than after this time.")] = 0.0
-    deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Deliver it no sooner than then.")] = (
-        None
-    )
-    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if nobody has it by then.")] = None
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May repeat.")] = None
-    dedup_key: Annotated[str | None, typer.Option(help="A second push with this key stores nothing.")] = None
+    delay: Annotated[float, seconds_option("--delay", about="Deliver it after this time.")] = 0.0
+    deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Deliver it at this time.")] = None
+    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if it is not leased within this time.")] = None
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable.")
+    ] = None
+    dedup_key: Annotated[str | None, typer.Option(help="A second push with this dedup key is not stored.")] = None
     partition: Partition = None
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Deliveries before it is a dead letter.")] = None
-    trace: Annotated[str | None, typer.Option(help="A W3C traceparent to carry along.")] = None
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Attempts before it becomes a dead letter.")] = None
+    trace: Annotated[str | None, typer.Option(help="A W3C traceparent to store with it.")] = None
 
     def options(self) -> dict[str, Any]:
         """The arguments of `Message`."""
@@ -224,32 +229,33 @@ def push(
     queue: QueueName,
     *,
     payload: Annotated[
-        str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload; standard input if none is given.")
+        str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload. [default: standard input]")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Take the payload, or the lines, from a file.")
+        Path | None, typer.Option("--file", "-f", help="Read the payload, or the lines, from this file.")
     ] = None,
     kind: Annotated[
         Kind | None,
-        typer.Option("--type", help="The type of the payload. [default: JSON if it parses, or text]"),
+        typer.Option("--type", help="The content type. [default: JSON if it is valid JSON, else text]"),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="It is text, even if it looks like JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Store it as text even if it is valid JSON.")] = False,
     fields: MessageFlags,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.", rich_help_panel=LINES)] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Push each line as a message.", rich_help_panel=LINES)] = False,
     json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Each line is a message as JSON.", rich_help_panel=LINES)
+        bool, typer.Option("--json-lines", help="Push each line as a message in JSON.", rich_help_panel=LINES)
     ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Messages in one request.", rich_help_panel=LINES)
-    ] = 1000,
+    batch: Annotated[int, typer.Option(min=1, max=100_000, help="Messages per request.", rich_help_panel=LINES)] = 1000,
     on_error: Annotated[
         Literal["fail", "skip"],
-        typer.Option(help="'skip' pushes what can be stored, and says which lines failed.", rich_help_panel=LINES),
+        typer.Option(
+            help="fail stops at the first invalid line; skip pushes the others and lists the invalid ones.",
+            rich_help_panel=LINES,
+        ),
     ] = "fail",
     ids: Annotated[bool, typer.Option("--ids", help="Print the id of each message.", rich_help_panel=LINES)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Push a message, or one for each line; it is durable when the command returns.
+    """Push a message, or one per line. It is durable when the command returns.
 
     The payload is the argument, the content of --file, or standard input. It is stored as JSON if it is valid JSON.
     Options apply to every message; with --json-lines each line has its own:
@@ -266,7 +272,7 @@ def push(
             if not content and payload is None and kind is None:
                 where = "standard input" if file is None else str(file)
                 hint = "to push an empty payload, use --text, or '' as the payload"
-                raise CommandError(f"{where} is empty: there is no payload", hint=hint)
+                raise CommandError(f"{where} is empty: no payload is given", hint=hint)
             _push_one(ps, queue, message_of(content, kind, options), as_json=as_json)
             return
         chunks = batches(source, batch)
@@ -291,11 +297,11 @@ def _source(payload: str | None, file: Path | None) -> Iterator[BinaryIO]:
 def check_source(payload: str | None, file: Path | None, *, many: bool, both: bool) -> None:
     """The payload comes from one place, and that place has one."""
     if both:
-        raise CommandError("--lines and --json-lines exclude each other", hint="choose what a line is")
+        raise CommandError("--lines and --json-lines exclude each other", hint="use one of them")
     if payload is not None and (file is not None or many):
-        raise CommandError("a payload is given twice", hint="give it as an argument, by --file or on standard input")
+        raise CommandError("the payload is given twice", hint="give it as an argument, by --file or on standard input")
     if payload is None and file is None and sys.stdin.isatty():
-        raise CommandError("there is no payload", hint="give it as an argument, by --file or on standard input")
+        raise CommandError("no payload is given", hint="give it as an argument, by --file or on standard input")
 
 
 def _bytes_in(file: Path | None) -> int | None:
@@ -309,7 +315,7 @@ def _push_one(ps: Penstock, queue: str, message: Message, *, as_json: bool) -> N
     if as_json:
         output.write_json({"id": id, "status": status})
     else:
-        output.write_plain(id if status == "queued" else f"{id} (a duplicate: nothing was stored)")
+        output.write_plain(id if status == "queued" else f"{id} (duplicate: not stored)")
 
 
 def _push_many(
@@ -337,13 +343,13 @@ def _push_many(
                     _write_ids(result, as_json=as_json)
     except Exception as error:
         if pushed or duplicates:
-            done = f"; {plural(pushed + duplicates, 'message')} before are pushed"
+            done = f"; {plural(pushed + duplicates, 'message')} before it were pushed"
             error.args = (f"{error.args[0]}{done}", *error.args[1:])
             if hasattr(error, "message"):
                 error.message += done
         raise
     if not ids:
-        also = f", {plural(duplicates, 'duplicate')} left out" if duplicates else ""
+        also = f", {plural(duplicates, 'duplicate')} skipped" if duplicates else ""
         value = {"queue": queue, "pushed": pushed, "duplicates": duplicates}
         if bad is not None:
             value["failed"] = [{"line": line, "error": why} for line, why in sorted(bad)]
@@ -357,7 +363,7 @@ def _refuse(bad: Bad, *, is_listed: bool) -> None:
     if is_listed:
         for line, why in sorted(bad):
             sys.stderr.write(f"line {line}: {why}\n")
-    raise CommandError(f"{plural(len(bad), 'line')} could not be pushed", hint="repair them, and push those again")
+    raise CommandError(f"{plural(len(bad), 'line')} could not be pushed", hint="fix these lines and push them again")
 
 
 def _write_ids(result: Any, *, as_json: bool) -> None:

@@ -28,11 +28,11 @@ def stats(
     broker: Broker,
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="[QUEUE]", help="One queue; all if not given.", autocompletion=complete_queue),
+        typer.Argument(metavar="[QUEUE]", help="The name of the queue. [default: all]", autocompletion=complete_queue),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is ready, leased, waiting, acked, dead and dropped: of each group of a queue, or of everything."""
+    """Count ready, leased, waiting, acked, dead and dropped messages, by group of a queue or for all queues."""
     with broker.opened() as ps:
         sample = sampled(ps, with_dead_letters=True) if queue is None else [ps.queue(queue).stats()]
     if queue is not None:
@@ -96,7 +96,7 @@ def _write_all(sample: list[QueueStats]) -> None:
 app = typer.Typer(help="Queues: list, show, create, update, delete, pause, resume, purge.", invoke_without_command=True)
 
 HEADINGS = ("queue", "groups", "ready", "leased", "waiting", "dead", "lag", "oldest", "stored", "state")
-All = Annotated[bool, typer.Option("--all", "-a", help="Dead-letter queues too.")]
+All = Annotated[bool, typer.Option("--all", "-a", help="Include dead-letter queues.")]
 
 
 def queues(broker: Broker, ctx: typer.Context, everything: All = False, as_json: AsJson = False) -> None:
@@ -110,7 +110,7 @@ app.callback()(expanded(queues))
 
 @command(app, "list")
 def list_(broker: Broker, everything: All = False, as_json: AsJson = False) -> None:
-    """All queues. Counts are those of the default group; lag and oldest those of the group furthest behind."""
+    """List queues. Counts are of the default group; lag and oldest of the group furthest behind."""
     with broker.opened() as ps:
         sample = sampled(ps, with_dead_letters=everything)
     if as_json:
@@ -124,7 +124,7 @@ def list_(broker: Broker, everything: All = False, as_json: AsJson = False) -> N
 
 @command(app)
 def show(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
-    """One queue: its account, and its options."""
+    """Show the counts and options of a queue."""
     with broker.opened() as ps:
         found, options = ps.queue(queue).stats(), msgspec.structs.asdict(ps.queue(queue).options())
     if as_json:
@@ -144,15 +144,17 @@ def show(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
 def leases(
     broker: Broker,
     queue: QueueName,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Those of one group; of all if not given.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most, the oldest first.")] = 100,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Only leases of this group. [default: all]")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many, oldest first.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Leases that are held: by whom, since when, until when, and how many messages."""
+    """List leases: who holds them, since when, until when, and how many messages."""
     with broker.opened() as ps:
         held = ps.queue(queue).leases(group, limit)
     headings = ("lease", "group", "consumer", "messages", "held for", "expires in", "partitions")
-    nothing = (f"nobody holds a lease of {queue!r}", "a lease ends when its messages are settled")
+    nothing = (f"no leases in {queue!r}", "'penstock stats' shows how many messages are ready")
     output.write_list(held, headings, _lease_row, as_json=as_json, nothing=nothing, text_columns=3, has_excerpt=True)
 
 
@@ -168,19 +170,19 @@ def create(
     broker: Broker,
     options: QueueFlags,
     queue: QueueName,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="One with the same options is fine.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if it exists with the same options.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a queue. Options that are not given have their defaults."""
+    """Create a queue. Options that are not given have their defaults."""
     with broker.opened(create=True) as ps:
         ps.create_queue(queue, exist_ok=exist_ok, **options.values)
         actual = msgspec.structs.asdict(ps.queue(queue).options())
-    output.done(f"queue {queue} is there", {"name": queue, "options": actual}, as_json=as_json)
+    output.done(f"queue {queue} exists", {"name": queue, "options": actual}, as_json=as_json)
 
 
 @command(app)
 def update(broker: Broker, options: QueueFlags, queue: QueueName, as_json: AsJson = False) -> None:
-    """Change options; those that are not given stay. Partitions can be added, not taken away."""
+    """Change options of a queue; others stay. Partitions can be added, not removed."""
     with broker.opened() as ps:
         ps.update_queue(queue, **options.values)
         actual = msgspec.structs.asdict(ps.queue(queue).options())
@@ -198,9 +200,11 @@ def delete(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson =
     output.done(f"queue {queue} is deleted", {"name": queue, "status": "deleted"}, as_json=as_json)
 
 
-What = Annotated[Literal["delivery", "push", "all"], typer.Option("--what", help="Delivery, push or all.")]
-PausedGroup = Annotated[str | None, typer.Option("--group", "-g", help="Delivery to this group alone.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks.")]
+What = Annotated[
+    Literal["delivery", "push", "all"], typer.Option("--what", help="What to pause or resume: delivery, push or all.")
+]
+PausedGroup = Annotated[str | None, typer.Option("--group", "-g", help="Only delivery to this group.")]
+Reason = Annotated[str, typer.Option("--reason", help="A note for other operators.")]
 
 
 @command(app)
@@ -212,7 +216,7 @@ def pause(
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Pause a queue until 'resume': hand nothing out, or take no pushes, or both."""
+    """Pause a queue until 'resume': delivery, pushes or both."""
     with broker.opened() as ps:
         ps.queue(queue).pause(what, group=group, reason=reason)
     whose = f"group {group} of queue {queue}" if group else f"queue {queue}"
@@ -224,7 +228,7 @@ def pause(
 def resume(
     broker: Broker, queue: QueueName, what: What = "all", group: PausedGroup = None, as_json: AsJson = False
 ) -> None:
-    """Let a paused queue flow again."""
+    """Resume a paused queue."""
     with broker.opened() as ps:
         ps.queue(queue).resume(what, group=group)
     whose = f"group {group} of queue {queue}" if group else f"queue {queue}"
@@ -233,10 +237,10 @@ def resume(
 
 @command(app)
 def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Drop everything unsettled, in every group."""
+    """Drop all unsettled messages, in every group."""
     with broker.opened() as ps:
         lag = max((group.lag for group in ps.queue(queue).stats().groups.values()), default=0)
-        output.confirm(f"Drop what is not settled in {queue}, {plural(lag, 'message')} at most?", yes=yes)
+        output.confirm(f"Drop all unsettled messages of {queue}, up to {plural(lag, 'message')}?", yes=yes)
         ps.queue(queue).purge()
     output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
 
@@ -245,7 +249,7 @@ def compact(
     broker: Broker,
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="[QUEUE]", help="One queue with compaction=latest.", autocompletion=complete_queue),
+        typer.Argument(metavar="[QUEUE]", help="A queue with compaction=latest.", autocompletion=complete_queue),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the sched
 
 @command(app, "list")
 def list_(broker: Broker, as_json: AsJson = False) -> None:
-    """All schedules, and when they are due."""
+    """List schedules and when they are due."""
     with broker.opened() as ps:
         views = _all(ps.session)
     headings = ("name", "cron", "zone", "task", "queue", "next", "last")
@@ -38,15 +38,19 @@ def set_(
     broker: Broker,
     name: Name,
     cron: Annotated[
-        str, typer.Argument(metavar="CRON", help="'*/5 * * * *', '@hourly', … or six fields from seconds.")
+        str, typer.Argument(metavar="CRON", help="'*/5 * * * *', '@hourly', or six fields with seconds first.")
     ],
     task_type: TaskType,
     task: TaskFlags,
-    timezone: Annotated[str, typer.Option("--timezone", "-z", help="Such as Europe/Berlin.")] = "UTC",
-    catch_up: Annotated[bool, typer.Option("--catch-up", help="Submit what was missed while no broker ran.")] = False,
+    timezone: Annotated[
+        str, typer.Option("--timezone", "-z", help="The time zone of the expression, such as Europe/Berlin.")
+    ] = "UTC",
+    catch_up: Annotated[
+        bool, typer.Option("--catch-up", help="Submit ticks that were missed while no broker ran.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a schedule, or change it."""
+    """Create or change a schedule."""
     spec = ScheduleSpec(
         name=name,
         cron=cron,
@@ -60,19 +64,19 @@ def set_(
 
 @command(app)
 def pause(broker: Broker, name: Name, as_json: AsJson = False) -> None:
-    """Submit nothing until it is resumed."""
+    """Pause a schedule: submit nothing until it is resumed."""
     _set(broker, msgspec.structs.replace(_named(broker, name).spec, is_paused=True), as_json=as_json)
 
 
 @command(app)
 def resume(broker: Broker, name: Name, as_json: AsJson = False) -> None:
-    """Go on from the next tick."""
+    """Resume a schedule from its next tick."""
     _set(broker, msgspec.structs.replace(_named(broker, name).spec, is_paused=False), as_json=as_json)
 
 
 @command(app)
 def run(broker: Broker, name: Name, as_json: AsJson = False) -> None:
-    """Submit its task now, once more than its clock does."""
+    """Submit the task of a schedule now, in addition to its ticks."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -84,11 +88,11 @@ def run(broker: Broker, name: Name, as_json: AsJson = False) -> None:
 def ticks(
     broker: Broker,
     name: Name,
-    count: Annotated[int, typer.Option("--count", "-n", help="How many ticks.")] = 5,
-    runs: Annotated[int, typer.Option("--runs", help="How many of its last tasks.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many upcoming ticks to show.")] = 5,
+    runs: Annotated[int, typer.Option("--runs", help="How many of its latest tasks to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """When it is due next, in UTC and in its time zone, and how its last tasks went."""
+    """Show the next ticks of a schedule, in UTC and its time zone, and its latest tasks."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -99,7 +103,7 @@ def ticks(
     rows = [(human.moment(tick.at), tick.local, human.until(tick.at)) for tick in found.next]
     output.write(output.table(("next", f"in {found.timezone}", "in"), rows, text_columns=3))
     if found.is_paused:
-        output.write("[dim]it is paused: these would be its ticks[/]")
+        output.write("[dim]paused: these would be its next ticks[/]")
     if found.runs:
         output.write("")
         headings = ("at", "by", "task", "status", "error")
@@ -113,7 +117,7 @@ def _error(text: str) -> str:
 
 @command(app)
 def delete(broker: Broker, name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Forget a schedule; tasks that it has submitted stay."""
+    """Delete a schedule. Tasks already submitted stay."""
     from penstock import operations as ops
 
     output.confirm(f"Delete schedule {name}?", yes=yes)
@@ -125,11 +129,11 @@ def delete(broker: Broker, name: Name, yes: Yes = False, as_json: AsJson = False
 @command(app)
 def prune(
     broker: Broker,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The import path of the app, such as myapp:app.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete schedules that cron= declared once and that the app declares no more."""
+    """Delete schedules that cron= once declared and the app no longer does."""
     from penstock.worker.command import load_app
 
     loaded = load_app(app)
@@ -138,7 +142,7 @@ def prune(
     try:
         names = loaded.declarations.gone(loaded.schedules())
         if not names:
-            raise nothing_there("no schedules that the app declares no more")
+            raise nothing_there("no schedules to prune: the app still declares them all")
         output.confirm(f"Delete {', '.join(names)}?", yes=yes)
         pruned = loaded.prune_schedules()
     finally:
@@ -151,7 +155,7 @@ def _set(broker: Broker, spec: ScheduleSpec, *, as_json: bool) -> None:
 
     with broker.opened(create=True) as ps:
         view = ps.session.execute(ops.SetSchedule(spec))
-    when = "it is paused" if view.next_at is None else f"next at {human.moment(view.next_at)}"
+    when = "paused" if view.next_at is None else f"next at {human.moment(view.next_at)}"
     output.done(f"schedule {spec.name}: {when}", shapes.schedule(view), as_json=as_json)
 
 

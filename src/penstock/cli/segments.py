@@ -23,7 +23,7 @@ Directory = Annotated[str, typer.Argument(help="The data directory, or the URL o
 
 @command(app)
 def status(directory: Directory, as_json: AsJson = False) -> None:
-    """Where the files of segments are, and where new ones go. A process may have it open."""
+    """Show where segment files are and where new ones go. The directory may be in use."""
     from contextlib import closing
 
     from penstock.history import open_history
@@ -42,7 +42,9 @@ def status(directory: Directory, as_json: AsJson = False) -> None:
     shown = [("*" if current else "", url, files, size, messages) for url, current, files, size, messages in rows]
     output.write(output.table(("", "location", "files", "bytes", "messages"), shown, text_columns=2))
     if leftovers:
-        output.write(f"[yellow]·[/] {plural(leftovers, 'file')} may be left over there and will be removed")
+        output.write(
+            f"[yellow]·[/] {plural(leftovers, 'file')} may be left over from an interrupted run and will be removed"
+        )
 
 
 def _rows(book: Book, found: Any) -> list[tuple[str, bool, int, int, int]]:
@@ -67,11 +69,11 @@ def move(
     directory: Directory,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="URL|DIR|local", help="Where to; without it, where new segments go now."),
+        typer.Option("--to", metavar="URL|DIR|local", help="The target location. [default: where new segments go]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move all segments to one location; new ones go there too. No process may have the directory open.
+    """Move all segments to one location, also for new ones. No process may have the directory open.
 
     Each file is copied, checked and put into the manifest before the old one is removed, so it may be stopped at any
     time, and run again.

@@ -22,9 +22,9 @@ from penstock.units import plural
 from penstock.version import VERSION
 
 _DURABLE: Final = {
-    "fsync": "a reply means that it is on the disk",
-    "interval": "a reply means that it will be on the disk in a moment",
-    "os": "a reply means that the operating system has it",
+    "fsync": "a reply means that the data is on disk",
+    "interval": "a reply means that the data will be on disk in a moment",
+    "os": "a reply means that the operating system has the data",
 }
 _HINTS: Final = {
     "tcp": 'penstock.connect("{url}")',
@@ -37,64 +37,67 @@ _HINTS: Final = {
 # Of each setting: what its flag takes, and what it is for.
 _ABOUT: Final = {
     "data": ("DIR", "The data directory."),
-    "data_mode": ("MODE", "Who may read it: 0750 lets a group."),
-    "store": ("URL", "Store in PostgreSQL instead: postgresql://…"),
-    "store_password_file": ("FILE", "The password of the store."),
-    "node": ("NAME", "The name of this node. HOST:PORT when it has none."),
-    "advertise": ("HOST", "How clients reach this node."),
+    "data_mode": ("MODE", "Permissions of the data directory; 0750 lets its group read."),
+    "store": ("URL", "Store data in PostgreSQL instead: postgresql://…"),
+    "store_password_file": ("FILE", "File with the password of the store."),
+    "node": ("NAME", "The name of this node; HOST:PORT if not set."),
+    "advertise": ("HOST", "The host name by which clients reach this node."),
     "deployment": ("NAME", "The deployment that the store belongs to."),
     "host": ("ADDRESS", "The address to listen on."),
-    "auth": ("on/off", "Whether clients must prove who they are; off on loopback only."),
+    "auth": ("on/off", "Require authentication; off is allowed on loopback only."),
     "tcp_port": ("PORT|off", "0 takes any free port."),
     "http_port": ("PORT|off", "0 takes any free port."),
     "grpc_port": ("PORT|off", "0 takes any free port."),
-    "admin_port": ("PORT|off", "A port of its own for what operators do."),
-    "admin_host": ("ADDRESS", "The address of that port; as --host if not given."),
+    "admin_port": ("PORT|off", "A separate port for operators."),
+    "admin_host": ("ADDRESS", "The address of the admin port; --host if not set."),
     "durability": ("WHAT", "fsync, interval or os."),
-    "sync_ms": ("MS", "With interval: until the sync."),
-    "journal_file_bytes": ("BYTES", "A journal file of this size is full."),
-    "journal_file_frames": ("N", "So is one with this many frames."),
-    "journal_file_seconds": ("SECONDS", "And one of this age; 0: age does not matter."),
+    "sync_ms": ("MS", "With durability interval: time between syncs."),
+    "journal_file_bytes": ("BYTES", "Start a new journal file at this size."),
+    "journal_file_frames": ("N", "Start a new journal file after this many frames."),
+    "journal_file_seconds": ("SECONDS", "Start a new journal file at this age; 0 disables it."),
     "compaction_seconds": ("SECONDS", "How often retention is applied."),
     "task_retention_seconds": ("SECONDS", "How long final tasks are kept."),
-    "task_result_bytes_max": ("BYTES", "The largest result of a task."),
+    "task_result_bytes_max": ("BYTES", "Maximum size of a task result."),
     "log_format": ("WHAT", "auto, json or console."),
     "log_level": ("WHAT", "trace, debug, info, warning or error."),
     "audit": ("WHAT", "The audit log: auto (with access control), on or off."),
-    "slow_request_ms": ("MS", "Slower requests are logged."),
-    "hosts": ("NAMES", "Names of this broker in URLs, by commas."),
-    "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas."),
-    "cors_origins": ("ORIGINS", "Origins that may call, by commas."),
-    "http_prefix": ("PATH", "Where a proxy shows this broker, such as /penstock."),
-    "dashboard_environment": ("LABEL", "Shown on the dashboard, such as production."),
-    "dashboard_color": ("COLOR", "Of the label: green, blue, amber or red."),
-    "tls": ("WHAT", "off, on, or proxy when a proxy speaks TLS."),
-    "tls_certificate": ("FILE", "The certificate, in PEM: TLS is on."),
-    "tls_key": ("FILE", "Its key, in PEM."),
-    "tls_client_ca": ("FILE", "The authority of clients' certificates, in PEM."),
-    "tls_client": ("WHAT", "Clients' certificates: optional or required."),
-    "tls_minimum": ("VERSION", "1.3, or 1.2 too."),
-    "jwt_issuer": ("ISSUER", "Who issues JWTs that are accepted: their iss."),
-    "jwt_audience": ("NAME", "This broker's name at the issuer: their aud."),
-    "jwt_keys": ("FILE|URL", "The issuer's keys: a JWKS file or an https URL."),
-    "jwt_grants_claim": ("CLAIM", "The claim that has grants."),
-    "master_key": ("FILE", "The key file that wraps the keys of encrypted queues."),
-    "kms_command": ("COMMAND", "Instead: a command that wraps and unwraps them."),
-    "segments": ("URL|DIR|local", "Where sealed Parquet segments are kept: s3://bucket/prefix, gs://…, a directory."),
-    "segments_cache_bytes": ("BYTES", "The cache on this disk for segments that are elsewhere."),
-    "backups": ("PLACES", "Where operators other than the owner may write backups, by commas."),
-    "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
-    "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
-    "connections_max": ("N", "Connections at once."),
-    "drain_seconds": ("SECONDS", "Time to finish after SIGTERM."),
+    "slow_request_ms": ("MS", "Log requests that take longer."),
+    "hosts": ("NAMES", "Host names of this broker in URLs, comma-separated."),
+    "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For is trusted, comma-separated."),
+    "cors_origins": ("ORIGINS", "Origins that may call the API, comma-separated."),
+    "http_prefix": ("PATH", "The path under which a proxy serves this broker, such as /penstock."),
+    "dashboard_environment": ("LABEL", "A label shown on the dashboard, such as production."),
+    "dashboard_color": ("COLOR", "The color of the label: green, blue, amber or red."),
+    "tls": ("WHAT", "off, on, or proxy if a proxy terminates TLS."),
+    "tls_certificate": ("FILE", "The certificate (PEM); turns TLS on."),
+    "tls_key": ("FILE", "The key of the certificate (PEM)."),
+    "tls_client_ca": ("FILE", "The CA that signs client certificates (PEM)."),
+    "tls_client": ("WHAT", "Client certificates: optional or required."),
+    "tls_minimum": ("VERSION", "Lowest TLS version: 1.3 or 1.2."),
+    "jwt_issuer": ("ISSUER", "Accept JWTs with this issuer (iss)."),
+    "jwt_audience": ("NAME", "Accept JWTs for this audience (aud)."),
+    "jwt_keys": ("FILE|URL", "The issuer's public keys: a JWKS file or an https URL."),
+    "jwt_grants_claim": ("CLAIM", "The claim that holds the grants."),
+    "master_key": ("FILE", "The key file that wraps the data keys of encrypted queues."),
+    "kms_command": ("COMMAND", "Instead of --master-key: a command that wraps and unwraps data keys."),
+    "segments": (
+        "URL|DIR|local",
+        "Where to store sealed Parquet segments: s3://bucket/prefix, gs://…, or a directory.",
+    ),
+    "segments_cache_bytes": ("BYTES", "Size of the local cache for remote segments."),
+    "backups": ("PLACES", "Places where operators other than the owner may write backups, comma-separated."),
+    "request_bytes_max": ("BYTES", "Maximum size of a request over HTTP, gRPC or WebSocket."),
+    "frame_bytes_max": ("BYTES", "Maximum size of a frame over TCP."),
+    "connections_max": ("N", "Maximum number of connections."),
+    "drain_seconds": ("SECONDS", "Time to finish requests after SIGTERM."),
 }
 _SWITCHES: Final = {
-    "dashboard_read_only": "Browsers may look, and change nothing.",
-    "replicated": "Refuse a store that no standby confirms.",
-    "plaintext": "Listen to a network without TLS: whoever is on the way reads everything.",
-    "sealing": "Seal full journal files without being asked.",
-    "history": "Keep the history of the counters.",
-    "profile": "Take profiles for operators.",
+    "dashboard_read_only": "Make the dashboard read-only.",
+    "replicated": "Refuse a store without synchronous standbys.",
+    "plaintext": "Allow a network address without TLS: traffic can be read by anyone on the path.",
+    "sealing": "Seal full journal files automatically.",
+    "history": "Record the history of metrics.",
+    "profile": "Let operators profile the broker.",
 }
 
 
@@ -128,14 +131,18 @@ def serve(
     flags: SettingFlags,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config", envvar="PENSTOCK_CONFIG", help="[default: ./penstock.toml if it is there]"),
+        typer.Option(
+            "--config", envvar="PENSTOCK_CONFIG", help="The settings file. [default: ./penstock.toml if it exists]"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say in JSON that it is ready, and where.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object with the addresses once the broker is ready.")
+    ] = False,
 ) -> None:
     """Start a broker: TCP, HTTP and gRPC on one data directory.
 
     Settings come from penstock.toml, then PENSTOCK_… variables, then these options. Ctrl-C or SIGTERM stops it after
-    finishing what was begun; a second one stops it at once.
+    finishing running requests; a second one stops it at once.
     """
     try:
         settings = settings_of(config_file, flags.values)
@@ -172,7 +179,7 @@ def _run(settings: config.Settings, config_file: Path | None, flags: dict[str, A
         try:
             logs.set_level(settings_of(config_file, flags).log_level)
         except BadSettings as error:
-            logs.warn("settings were not read again", problems=error.message.split("\n"))
+            logs.warn("settings were not reloaded", problems=error.message.split("\n"))
 
     # In a log or a pipe the link would be there for others to use.
     show_link = _say_link if sys.stdout.isatty() and not as_json else None
@@ -180,7 +187,7 @@ def _run(settings: config.Settings, config_file: Path | None, flags: dict[str, A
 
 
 def _say_link(link: str) -> None:
-    output.write(f"  Dashboard, once and within 10 minutes: {escape(link)}\n")
+    output.write(f"  Dashboard (this link works once, for 10 minutes): {escape(link)}\n")
 
 
 def _say_json(started: Any) -> None:

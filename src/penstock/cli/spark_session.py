@@ -68,7 +68,7 @@ def _is_of_query(error: Exception) -> bool:
 
 
 def _see(log: str) -> str:
-    return f"what Spark wrote is in {log}" if log else ""
+    return f"Spark's log is in {log}" if log else ""
 
 
 LOOK_SECONDS: Final = 0.25
@@ -86,14 +86,14 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="MASTER",
-        help="local[*] is this machine, local[2] two cores of it, spark://host:port a cluster.",
+        help="The Spark master: local[*] for this machine, local[2] for two cores, spark://host:port for a cluster.",
         rich_help_panel=PANEL,
     ),
 ]
 Conf = Annotated[
     list[str] | None,
     typer.Option(
-        "--conf", metavar="KEY=VALUE", help="A setting of Spark; may repeat.", rich_help_panel=PANEL, show_default=False
+        "--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.", rich_help_panel=PANEL, show_default=False
     ),
 ]
 
@@ -236,6 +236,6 @@ def parsed_conf(texts: Sequence[str] | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("spark."):
             hint = "such as --conf spark.driver.memory=4g"
-            raise CommandError(f"--conf: {text!r} is no setting of Spark", hint=hint)
+            raise CommandError(f"--conf: {text!r} is not a Spark setting", hint=hint)
         settings[name.strip()] = value.strip()
     return settings

@@ -125,7 +125,7 @@ def write_table(table: pa.Table, limit: int, file: TextIO) -> int:
         _write_records(table.column_names, rows, paper)
     elif table.num_columns:
         output.write(_grid(table.schema, rows), paper)
-    more = "; there are more, which --limit or another --format shows" if table.num_rows > limit else ""
+    more = "; there are more: use --limit or another --format" if table.num_rows > limit else ""
     output.write(f"[dim]{plural(len(rows), 'row')}{more}[/]", paper)
     return len(rows)
 
@@ -293,38 +293,40 @@ LEAVE: Final = ("exit", "quit")
 def sql(
     broker: Broker,
     query: Annotated[
-        str | None, typer.Argument(metavar="[QUERY]", help="A statement; without one they are read, each up to a ';'.")
+        str | None,
+        typer.Argument(metavar="[QUERY]", help="An SQL statement. [default: read statements from standard input]"),
     ] = None,
     format: Annotated[  # noqa: A002 - the flag's name
         Format, typer.Option("--format", "-f", metavar="WHAT", help="table, json, csv or parquet.", show_default=False)
     ] = "table",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file; parquet needs one.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file; required for parquet.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, metavar="ROWS", help="How many rows at most; a table has 100.")
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="ROWS", help="At most this many rows. [default: 100 for table]"),
     ] = None,
     since: Since = None,
     until: Until = None,
     engine: Annotated[
         Engine | None,
-        typer.Option("--engine", metavar="WHAT", help="duckdb, here and at once, or spark. [default: duckdb]"),
+        typer.Option("--engine", metavar="WHAT", help="duckdb or spark. [default: duckdb]"),
     ] = None,
     master: Master = LOCAL,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask in SQL: views `messages`, `events`, `tasks`, and one for each queue.
+    """Query history in SQL: views `messages`, `events`, `tasks`, and one per queue.
 
     `penstock sql "select queue, count(*) from messages group by queue"`
     """
     kind: Format = "json" if as_json else format
     if out is None and kind == "parquet":
-        raise CommandError("--format parquet needs a file", hint="say --out result.parquet")
+        raise CommandError("--format parquet needs a file", hint="add --out result.parquet")
     where, settings = broker.readable_address(), parsed_conf(conf)
     is_local = master == LOCAL and not settings
     if engine == "duckdb" and not is_local:
-        raise CommandError("--master and --conf are for Spark", hint="leave --engine out, or say --engine spark")
+        raise CommandError("--master and --conf are for Spark", hint="add --engine spark")
     if engine != "spark" and is_local:
         opened = _duckdb(where, since, until)
     else:

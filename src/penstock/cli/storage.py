@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Directory = Annotated[
-    str, typer.Argument(help="The data directory, or the URL of a store in PostgreSQL; no process may have it open.")
+    str, typer.Argument(help="The data directory, or the URL of a PostgreSQL store; no process may have it open.")
 ]
 ROLE: Final = "penstock doctor"
 
@@ -55,16 +55,16 @@ def looked_at(location: str) -> Iterator[Disk]:
 
 def doctor(
     directory: Directory,
-    repair: Annotated[bool, typer.Option("--repair", help="Skip what is damaged, keeping a copy of it.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Skip damaged parts, keeping a copy of them.")] = False,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="DIR", help="With --repair of a store in PostgreSQL: the new directory."),
+        typer.Option("--into", metavar="DIR", help="With --repair of a PostgreSQL store: the new directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine a data directory: every journal frame, checkpoint part and segment file.
 
-    Without --repair nothing is changed. With it, what is damaged is copied to `damaged/` in the directory, skipped, and
+    Without --repair nothing is changed. With it, damaged parts are copied to `damaged/` in the directory, skipped, and
     named: which messages of which queues are lost. A store in PostgreSQL stays as it is: what can be read of it is
     repaired in a new directory.
     """
@@ -99,10 +99,10 @@ def _repaired_elsewhere(url: str, into: Path | None, *, is_shown: bool) -> Repor
     if into is None:
         raise CommandError(
             "a store in PostgreSQL is not repaired in place",
-            hint="name a new directory, --into DIR: what can be read is repaired there",
+            hint="give a new directory with --into DIR: what can be read is repaired there",
         )
     if into.exists() and any(into.iterdir()):
-        raise CommandError(f"--into: {into} is not empty", hint="name a directory that does not exist")
+        raise CommandError(f"--into: {into} is not empty", hint="choose a directory that does not exist")
     with unowned(url, ROLE) as store, output.progress("copying", is_shown=is_shown) as on_progress:
         disk = RealDisk(into)
         disk.make_directory("")
@@ -154,7 +154,7 @@ def write_report(report: Report) -> None:
 def _headline(report: Report) -> str:
     name = escape(report.directory)
     if report.is_sound:
-        return f"[green]✓[/] {name} is sound: {_checked(report)}."
+        return f"[green]✓[/] {name} is intact: {_checked(report)}."
     wrong = sum(not finding.harmless for finding in report.findings)
     lost = sum(loss.end_offset - loss.first_offset for loss in report.losses if loss.is_certain)
     what = f"{plural(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
@@ -181,7 +181,7 @@ def _loss_row(loss: Loss) -> tuple[str, str, str, str, int]:
     last = loss.end_offset - 1
     offsets = f"{loss.first_offset}" if loss.first_offset == last else f"{loss.first_offset} to {last}"
     groups = ", ".join(f"{name} ({count:,})" for name, count in loss.unsettled.items())
-    return loss.queue, loss.partition, offsets, groups or "nobody: all had it", loss.end_offset - loss.first_offset
+    return loss.queue, loss.partition, offsets, groups or "none: all groups had it", loss.end_offset - loss.first_offset
 
 
 def _write_passed_over(losses: list[Loss]) -> None:

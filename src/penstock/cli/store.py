@@ -23,24 +23,28 @@ nodes = typer.Typer(help="Nodes that share a store: list, drain.", no_args_is_he
 Url = Annotated[
     str, typer.Argument(metavar="[URL]", help="postgresql://…, without a password. [default: PENSTOCK_STORE]")
 ]
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Its name, as `penstock node list` shows it.")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The name of the node, from 'penstock node list'.")]
 StoreOption = Annotated[
     str, typer.Option("--store", metavar="URL", help="postgresql://…, without a password. [default: PENSTOCK_STORE]")
 ]
-PasswordFile = Annotated[str, typer.Option("--password-file", metavar="FILE", help="The password of the store.")]
+PasswordFile = Annotated[
+    str, typer.Option("--password-file", metavar="FILE", help="File with the password of the store.")
+]
 
 
 @command(app)
 def init(
     url: Url = "",
-    deployment: Annotated[str, typer.Option(metavar="NAME", help="Whose store it is. [default: penstock]")] = "",
+    deployment: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of the deployment. [default: penstock]")
+    ] = "",
     replicated: Annotated[
         bool, typer.Option("--replicated", help="Refuse a server without synchronous standbys.")
     ] = False,
     password_file: PasswordFile = "",
     as_json: AsJson = False,
 ) -> None:
-    """Check a server and make the tables of a store. Nodes do so too; this is for who may not let them."""
+    """Check a server and create the tables of a store. Nodes do this themselves if they have the rights."""
     from penstock.postgres import admin
 
     target = _target(url, password_file)
@@ -49,7 +53,7 @@ def init(
 
 @command(app)
 def migrate(url: Url = "", password_file: PasswordFile = "", as_json: AsJson = False) -> None:
-    """Bring the tables of a store to the version of this Penstock. Nodes of an older version must be stopped."""
+    """Upgrade the tables of a store to this version. Stop nodes of older versions first."""
     from penstock.postgres import admin
 
     target = _target(url, password_file)
@@ -58,7 +62,7 @@ def migrate(url: Url = "", password_file: PasswordFile = "", as_json: AsJson = F
 
 @command(app)
 def status(url: Url = "", password_file: PasswordFile = "", as_json: AsJson = False) -> None:
-    """Show the version of a store, who owns its shard, and which nodes live. Takes two seconds."""
+    """Show the version of a store, the owner of its shard, and live nodes. Takes two seconds."""
     from penstock.postgres import admin
 
     found = admin.status(_target(url, password_file))
@@ -75,7 +79,7 @@ def status(url: Url = "", password_file: PasswordFile = "", as_json: AsJson = Fa
 
 @command(nodes, "list")
 def list_nodes(store: StoreOption = "", password_file: PasswordFile = "", as_json: AsJson = False) -> None:
-    """Show the nodes of a store. Takes two seconds: a node that is silent for that long is dead."""
+    """List the nodes of a store. Takes two seconds: a node silent for that long is dead."""
     from penstock.postgres import admin
 
     found = admin.status(_target(store, password_file))
@@ -93,9 +97,9 @@ def drain(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a node finish what it has begun and give the shard to another one.
+    """Make a node finish its requests and hand the shard to another node.
 
-    It answers as a spare from then on, and takes the shard again only after it was restarted.
+    From then on it is a spare; it can own the shard again only after a restart.
     """
     from penstock.postgres import admin
 
@@ -111,11 +115,11 @@ def _target(url: str, password_file: str) -> Target:
 
     text = url or os.environ.get("PENSTOCK_STORE", "")
     if not text:
-        raise BadSettings("store: there is no URL", hint="pass postgresql://…, or set PENSTOCK_STORE")
+        raise BadSettings("store: no URL is given", hint="pass postgresql://…, or set PENSTOCK_STORE")
     target = parse_store_url(text, read_password(password_file) if password_file else None)
     if url and target.has_password and not password_file:
         raise InvalidField(
-            "store: a password in the arguments of a process can be read by everybody on this machine",
+            "store: a password in the arguments of a process is visible to every user of this machine",
             hint="use PENSTOCK_STORE, --password-file or PGPASSFILE",
         )
     return target

@@ -78,7 +78,7 @@ def load() -> Contexts:
         return Contexts()
     except msgspec.MsgspecError as error:
         raise CommandError(
-            f"{file()}: {error}", hint="repair the file, or remove it and add your contexts again"
+            f"{file()}: {error}", hint="fix the file, or delete it and add your contexts again"
         ) from None
 
 
@@ -115,17 +115,17 @@ def add(
             metavar="URL", help="penstock://host:port, http://host:port (TLS: penstocks, https), or a directory."
         ),
     ],
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Make it the default.")] = False,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", metavar="FILE", help="A file with a key, read when it is used."),
+        typer.Option("--token-file", metavar="FILE", help="A file with an API key, read at each use."),
     ] = None,
     token_stdin: Annotated[
-        bool, typer.Option("--token-stdin", help="Read a key from standard input, and keep it.")
+        bool, typer.Option("--token-stdin", help="Read an API key from standard input and store it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Save a broker under a name; the first one is used at once."""
+    """Save a broker under a name. The first one becomes the default."""
     known = load()
     check_name(name, "context")
     # A directory must mean the same wherever the next command is run.
@@ -144,7 +144,7 @@ def add(
 
 @command(app)
 def use(name: ContextName, as_json: AsJson = False) -> None:
-    """Use this context from now on, unless --url or PENSTOCK_URL says otherwise."""
+    """Make a context the default. --url and PENSTOCK_URL override it."""
     context = named(name)
     known = load()
     known.current = name
@@ -155,7 +155,7 @@ def use(name: ContextName, as_json: AsJson = False) -> None:
 
 @command(app, "list")
 def list_(as_json: AsJson = False) -> None:
-    """All contexts; the one in use is marked."""
+    """List contexts; the default is marked."""
     known = load()
     rows = [(name, context.url, name == known.current) for name, context in sorted(known.contexts.items())]
     if as_json:
@@ -182,7 +182,7 @@ def remove(name: ContextName, as_json: AsJson = False) -> None:
 def _token_from_stdin() -> str:
     token = sys.stdin.readline().strip()
     if not token:
-        raise CommandError("no key came from standard input", hint="such as: --token-stdin < file")
+        raise CommandError("standard input has no key", hint="such as: --token-stdin < file")
     return checked_token(token)
 
 

@@ -47,18 +47,16 @@ app = typer.Typer(help="Tasks: list, show, result, cancel, retry, purge.", no_ar
 
 PAGE = 500
 WIDTH = len("submitted at") + 2
-FILTER = "Which ones: all that is given must match"
+FILTER = "Filters (all must match)"
 STATES = tuple(state.value for state in TaskState)
 COLOURS = {"completed": "green", "running": "cyan", "failed": "yellow", "dead": "red", "cancelled": "dim"}
 
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock tasks list' prints it.")]
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="The id, from 'penstock tasks list'.")]
 SomeIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="As 'penstock tasks list' prints them; or use a filter.")
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, from 'penstock tasks list'; or use a filter.")
 ]
 TaskType = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task, such as send.")]
-TaskPath = Annotated[
-    str, typer.Argument(metavar="TASK", help="Its declaration, module:app.task, or the name of its type.")
-]
+TaskPath = Annotated[str, typer.Argument(metavar="TASK", help="module:app.task, or the name of a task type.")]
 QUEUE_DEFAULT: Final = "default"  # of tasks that name none
 
 
@@ -68,18 +66,18 @@ class FilterFlags(Flags):
 
     panel = FILTER
     status: Annotated[
-        list[str] | None, typer.Option("--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; may repeat.")
+        list[str] | None, typer.Option("--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; repeatable.")
     ] = None
     task_type: Annotated[str | None, typer.Option("--type", "-t", help="The name of the task.")] = None
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue.")] = None
-    worker: Annotated[str | None, typer.Option("--worker", "-w", help="Who runs it, or ran it.")] = None
-    workflow: Annotated[str | None, typer.Option(help="The id of its workflow.")] = None
-    schedule: Annotated[str | None, typer.Option(help="The schedule that made it.")] = None
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue.")] = None
+    worker: Annotated[str | None, typer.Option("--worker", "-w", help="The worker that runs or last ran it.")] = None
+    workflow: Annotated[str | None, typer.Option(help="The id of the workflow.")] = None
+    schedule: Annotated[str | None, typer.Option(help="The schedule that submitted it.")] = None
     argument: Annotated[
         str | None,
-        typer.Option(metavar="VALUE", help="A value among its arguments; kwargs.to=a@b.c or args.0=7 says where."),
+        typer.Option(metavar="VALUE", help="An argument value, anywhere or at a path: kwargs.to=a@b.c, args.0=7."),
     ] = None
-    error: Annotated[str | None, typer.Option(help="The error has this text.")] = None
+    error: Annotated[str | None, typer.Option(help="The error contains this text.")] = None
     since: Since = None
     until: Until = None
 
@@ -99,18 +97,20 @@ class TaskFlags(Flags):
     """What describes a task, for the commands that submit one now or by the clock."""
 
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Arguments: JSON, or else plain text.")
     ] = None
-    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="A named argument; repeatable.")
+    ] = None
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="All positional arguments, as a JSON array.")] = None
     kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Its queue. [default: as declared, or 'default']")
+        str | None, typer.Option("--queue", "-q", help="The queue. [default: as declared, or 'default']")
     ] = None
     priority: Annotated[str | None, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = None
-    key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None
-    timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run after this time.")] = None
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key, for limits per key.")] = None
+    timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run that takes longer.")] = None
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Attempts before the task is dead.")] = None
 
     def arguments(self) -> tuple[bytes, bytes]:
         """Positional and named arguments, as JSON."""
@@ -138,7 +138,7 @@ class TaskFlags(Flags):
 
 @command(app, "list")
 def list_(broker: Broker, filters: FilterFlags, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Tasks, newest first. With --json one object per line."""
+    """List tasks, newest first. With --json, print one object per line."""
     with broker.opened() as ps:
         tasks = list(pages(ps.session, filters.filter(), limit))
     if as_json:
@@ -155,7 +155,7 @@ def list_(broker: Broker, filters: FilterFlags, limit: Limit = 50, as_json: AsJs
 
 @command(app)
 def show(broker: Broker, id: TaskId, as_json: AsJson = False) -> None:
-    """One task: arguments, result, progress, and every run with its error."""
+    """Show a task: arguments, result, progress, and every run with its error."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -180,14 +180,14 @@ def show(broker: Broker, id: TaskId, as_json: AsJson = False) -> None:
 def result(
     broker: Broker,
     id: TaskId,
-    wait: Annotated[float, seconds_option("--wait", about="Wait this long for the end of the task.")] = 0.0,
+    wait: Annotated[float, seconds_option("--wait", about="Wait this long for the task to finish.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """The result of a task as it was returned: JSON, or bytes for a file (`penstock tasks result ID > image.png`)."""
+    """Print the result of a task: JSON, or raw bytes (`penstock tasks result ID > image.png`)."""
     from penstock.client._sync.task_calls import wait_task
 
     with broker.opened() as ps:
-        _write_result(wait_task(ps.session, id, wait), as_json=as_json)
+        _write_result(wait_task(ps.session, id, wait), wait, as_json=as_json)
 
 
 @command(app)
@@ -199,7 +199,7 @@ def cancel(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel tasks, waiting or running, by their ids or a filter; what a worker still reports of them is refused."""
+    """Cancel waiting or running tasks, by id or by filter. Later reports from their workers are refused."""
     from penstock import operations as ops
 
     if ids:
@@ -217,7 +217,7 @@ def retry(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run dead, cancelled or failed tasks again, with all their attempts: by their ids or a filter."""
+    """Run dead, cancelled or failed tasks again with all their attempts, by id or by filter."""
     from penstock import operations as ops
 
     if ids:
@@ -233,11 +233,11 @@ def suggest(
     field: Annotated[
         str, typer.Argument(metavar="FIELD", help="task_type, queue, worker, status, workflow, schedule, kwargs.")
     ],
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What the values begin with.")] = "",
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only values that start with this.")] = "",
+    limit: Annotated[int, typer.Option(help="At most this many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Values that tasks have in a field, to search by: types, queues, workers, workflows, names of arguments."""
+    """List the values of a field to filter by: types, queues, workers, workflows, argument names."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -251,8 +251,8 @@ def suggest(
 
 @command(app)
 def purge(broker: Broker, filters: FilterFlags, bulk: BulkFlags, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Forget finished tasks; those that only wait are cancelled first. Running ones stay."""
-    question = f"Forget all {filters}, and cancel those that wait?"
+    """Delete finished tasks. Waiting tasks are cancelled first; running tasks stay."""
+    question = f"Delete all {filters}, and cancel those that wait?"
     _all(broker, "purge", filters, bulk, question, yes=yes, as_json=as_json)
 
 
@@ -280,7 +280,7 @@ def _all(
 
 def _only_ids(ids: list[str], filters: FilterFlags) -> list[str]:
     if filters != FilterFlags():
-        raise CommandError("ids and a filter are both given", hint="one of them")
+        raise CommandError("ids and filters exclude each other", hint="use one of them")
     return ids
 
 
@@ -301,7 +301,7 @@ def pages(session: Session, filter: TaskFilter, limit: int) -> Iterator[TaskView
 
 def _state(text: str) -> TaskState:
     if text not in STATES:
-        raise CommandError(f"--status: {text!r} is no state of a task", hint=suggestion(text, STATES))
+        raise CommandError(f"--status: {text!r} is not a task state", hint=suggestion(text, STATES))
     return TaskState(text)
 
 
@@ -396,19 +396,20 @@ POLICIES: Final[tuple[ParentPolicy, ...]] = ("cancel", "run")
 
 
 NewTaskId = Annotated[
-    str | None, typer.Option(help="A UUID: a second task with it is not stored.", rich_help_panel=ONCE)
+    str | None, typer.Option(help="A UUID; a second task with the same id is not stored.", rich_help_panel=ONCE)
 ]
 UniqueKey = Annotated[
-    str | None, typer.Option(help="Not while another with this key is not finished.", rich_help_panel=ONCE)
+    str | None, typer.Option(help="Do not submit while a task with this key is unfinished.", rich_help_panel=ONCE)
 ]
 UniqueFor = Annotated[
-    float | None, seconds_option("--unique-for", about="With --unique-key: for this time, finished or not.")
+    float | None,
+    seconds_option("--unique-for", about="With --unique-key: do not submit within this time, finished or not."),
 ]
 DependsOn = Annotated[
-    list[str] | None, typer.Option(metavar="ID", help="Run it after this task; may repeat.", rich_help_panel=PARENTS)
+    list[str] | None, typer.Option(metavar="ID", help="Run it after this task; repeatable.", rich_help_panel=PARENTS)
 ]
 OnParentFailure = Annotated[
-    str | None, typer.Option(help="cancel or run, when one of them dies.", rich_help_panel=PARENTS)
+    str | None, typer.Option(help="What to do if a task it depends on dies: cancel or run.", rich_help_panel=PARENTS)
 ]
 
 
@@ -416,9 +417,11 @@ def enqueue(
     broker: Broker,
     task_type: TaskPath,
     task: TaskFlags,
-    delay: Annotated[float | None, seconds_option("--delay", about="Run it no sooner than after this time.")] = None,
-    deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
-    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
+    delay: Annotated[float | None, seconds_option("--delay", about="Run it after this time.")] = None,
+    deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it at this time.")] = None,
+    ttl: Annotated[
+        float | None, seconds_option("--ttl", about="Drop it if no worker starts it within this time.")
+    ] = None,
     task_id: NewTaskId = None,
     unique_key: UniqueKey = None,
     unique_for: UniqueFor = None,
@@ -426,12 +429,12 @@ def enqueue(
     on_parent_failure: OnParentFailure = None,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Its first argument: the bytes of this file; - is the input."),
+        typer.Option(metavar="FILE", help="Pass the bytes of this file as first argument; - is standard input."),
     ] = None,
     wait: Annotated[float | None, seconds_option("--wait", about="Wait this long for the result and print it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a task; it is durable when the command returns. Prints its id, or with --wait its result.
+    """Submit a task and print its id, or with --wait its result. It is durable when the command returns.
 
     `penstock enqueue shop:app.send a@b.c` imports the app, uses the queue, attempts and timeouts that the task
     declares, and checks the arguments. `penstock enqueue send a@b.c -q mail` needs no code.
@@ -482,11 +485,11 @@ def _submit(session: Session, submission: TaskSubmission, wait: float | None, *,
 
     (submitted,) = session.execute(ops.SubmitTasks([submission]))
     if wait is not None:
-        _write_result(wait_task(session, submitted.task_id, wait), as_json=as_json)
+        _write_result(wait_task(session, submitted.task_id, wait), wait, as_json=as_json)
     elif as_json:
         output.write_json({"task_id": submitted.task_id, "is_new": submitted.is_new})
     else:
-        output.write_plain(submitted.task_id + ("" if submitted.is_new else " (it was there: nothing was stored)"))
+        output.write_plain(submitted.task_id + ("" if submitted.is_new else " (already submitted: not stored again)"))
         if note := declared_tasks.unknown_type_note(session, submission.task_type):
             output.write_note(note)
 
@@ -501,9 +504,11 @@ def _content(file: Path) -> bytes:
             with file.open("rb") as source:
                 content = source.read(most + 1)
     except OSError as error:
-        raise CommandError(f"--file: {file} cannot be read: {error.strerror}", hint="name a file, or -") from None
+        raise CommandError(
+            f"--file: {file} cannot be read: {error.strerror}", hint="give a readable file, or -"
+        ) from None
     if len(content) > most:
-        hint = "store it elsewhere, and submit its address"
+        hint = "store it elsewhere and pass its address"
         raise CommandError(f"--file: {file} has more than {most:,} bytes, the limit of a message", hint=hint)
     return content
 
@@ -513,13 +518,14 @@ def parent_policy(text: str) -> ParentPolicy:
     for policy in POLICIES:
         if text == policy:
             return policy
-    raise CommandError(f"--on-parent-failure: {text!r} is no policy", hint="use cancel or run")
+    raise CommandError(f"--on-parent-failure: {text!r} is not a policy", hint="use cancel or run")
 
 
-def _write_result(view: TaskView, *, as_json: bool) -> None:
+def _write_result(view: TaskView, waited: float, *, as_json: bool) -> None:
     if not view.is_final:
-        hint = f"it goes on; 'penstock tasks show {view.task_id}' tells how far it is"
-        raise CommandError(f"task {view.task_id} is {view.state} still", hint=hint, code="task_unfinished")
+        hint = f"it keeps running; check it with 'penstock tasks show {view.task_id}'"
+        after = f" after {human.duration(waited)}" if waited else ""
+        raise CommandError(f"task {view.task_id} is still {view.state}{after}", hint=hint, code="task_unfinished")
     if as_json:
         output.write_json(shapes.task(view))
     elif view.state is TaskState.COMPLETED and not view.result_error:
@@ -530,11 +536,11 @@ def _write_result(view: TaskView, *, as_json: bool) -> None:
     if view.result_error:
         problem = f"task {view.task_id} is completed, but its result could not be stored: {view.result_error}"
         raise CommandError(
-            problem, hint="have the task return less, or JSON", code="result_lost", exit_code=SERVER_ERROR
+            problem, hint="make the task return less, or JSON", code="result_lost", exit_code=SERVER_ERROR
         )
     if view.state is not TaskState.COMPLETED:
         last = view.error.strip().splitlines()[-1:] or [""]
-        hint = f"'penstock tasks show {view.task_id}' shows all of it"
+        hint = f"'penstock tasks show {view.task_id}' shows the details"
         code = f"task_{'died' if view.state is TaskState.DEAD else 'cancelled'}"
         raise CommandError(
             f"task {view.task_id} is {view.state}: {last[0]}", hint=hint, code=code, exit_code=SERVER_ERROR
@@ -547,7 +553,7 @@ def _write_result(view: TaskView, *, as_json: bool) -> None:
 def arguments(values: Sequence[str], named: Sequence[str], args: str | None, kwargs: str | None) -> tuple[bytes, bytes]:
     """The arguments of a task: words and name=word, or whole JSON."""
     if args is not None and values:
-        raise CommandError("arguments are given twice", hint="give them as words or by --args, not both")
+        raise CommandError("positional arguments are given twice", hint="give them as words or by --args, not both")
     if kwargs is not None and named:
         raise CommandError("named arguments are given twice", hint="give them by --arg or by --kwargs, not both")
     encode = msgspec.json.encode

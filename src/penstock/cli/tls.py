@@ -22,34 +22,32 @@ from penstock.errors import InvalidField
 if TYPE_CHECKING:
     from penstock.access.certificates import Authority, Maker
 
-app = typer.Typer(help="Certificates of your own: init, status.", no_args_is_help=True)
+app = typer.Typer(help="Self-made TLS certificates: init, status.", no_args_is_help=True)
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @command(app)
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where the files go; it is made.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The directory for the files; it is created.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A name or address of the broker; may be repeated. [default: this machine's]"
-        ),
+        typer.Option(metavar="NAME", help="A name or address of the broker; repeatable. [default: this machine's]"),
     ] = None,
     client: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A certificate for this client too; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Also create a certificate for this client; repeatable.")
     ] = None,
     days: Annotated[
         int, typer.Option(min=1, max=DAYS_MAX, help=f"How long certificates are valid. [default: {DAYS_DEFAULT}]")
     ] = DAYS_DEFAULT,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Replace certificates; the authority that is there signs the new ones.")
+        bool, typer.Option("--renew", help="Replace the certificates; the existing CA signs the new ones.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an authority, a certificate for a broker, and certificates for clients.
+    """Create a certificate authority (CA) and certificates for a broker and its clients.
 
-    Keys are P-256, and only you can read them. Prints the settings to paste. Nothing is overwritten without --renew.
+    Keys are P-256 and readable only by you. Prints the settings to paste. Nothing is overwritten without --renew.
     """
     from penstock.access.certificates import Maker
 
@@ -70,10 +68,10 @@ def init(
 
 @command(app)
 def status(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Certificates in PEM.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Certificate files (PEM).")],
     as_json: AsJson = False,
 ) -> None:
-    """Show until when certificates are valid; exit code 2 when one of them is not valid now."""
+    """Show when certificates expire. The exit code is 2 if one is not valid now."""
     from penstock.access.tls import validity_of
 
     now = SystemClock().now()
@@ -82,7 +80,9 @@ def status(
         try:
             validity = validity_of(path.read_bytes())
         except ValueError:
-            raise CommandError(f"{path} holds no certificate in PEM", hint="name the .pem file, not the key") from None
+            raise CommandError(
+                f"{path} contains no PEM certificate", hint="give the certificate file, not the key"
+            ) from None
         rows.append(
             {
                 "file": str(path),
@@ -117,7 +117,7 @@ def _refuse_overwriting(directory: Path, names: Sequence[str]) -> None:
     if existing:
         raise CommandError(
             f"{directory} has {', '.join(existing)} already",
-            hint="--renew replaces certificates and keeps the authority; or choose another directory",
+            hint="replace them with --renew, which keeps the CA, or choose another directory",
         )
 
 

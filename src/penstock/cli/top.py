@@ -235,17 +235,17 @@ Sort = Literal["name", "ready", "lag", "dead", "in", "out", "age"]
 
 def top(
     broker: Broker,
-    sort: Annotated[Sort, typer.Option(help="Which column decides the order.")] = "name",
-    every: Annotated[float, seconds_option("--every", about="How often to look.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, print one frame, and leave.")] = False,
+    sort: Annotated[Sort, typer.Option(help="The column to sort by.")] = "name",
+    every: Annotated[float, seconds_option("--every", about="How often to refresh.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch all queues: rates in and out, what is ready, leased, waiting and dead, lag and the oldest message.
+    """Watch all queues: rates, ready, leased, waiting and dead messages, lag and the oldest message.
 
-    Keys choose the order; q leaves. With --json each sample is a line.
+    Press a column's key to sort by it, q to quit. With --json, each sample is a line.
     """
     if every < 0.05:
-        raise CommandError(f"--every: {human.duration(every)} is too often", hint="50ms is the least")
+        raise CommandError(f"--every: {human.duration(every)} is too often", hint="the minimum is 50ms")
     where = broker.address
     with broker.opened() as ps:
         view = Watch(ps, sort, every, where)

@@ -28,23 +28,24 @@ HEADINGS = ("at", "after", "group", "what", "attempt", "consumer", "error")
 def trace(
     broker: Broker,
     message: Annotated[
-        str | None, typer.Argument(metavar="ID", help="queue/partition/offset; with --key or --trace, a queue.")
+        str | None,
+        typer.Argument(metavar="ID", help="A message id, queue/partition/offset; with --key or --trace, a queue."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The newest messages with this key.")] = None,
     trace_id: Annotated[str | None, typer.Option("--trace", help="The newest messages with this trace id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages at most, in each queue.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many messages per queue.")] = 20,
     look_back: Annotated[
-        int, typer.Option("--look-back", help="How many messages of a queue to look at, from the newest.")
+        int, typer.Option("--look-back", help="How many messages per queue to search, newest first.")
     ] = limits.look_back_default,
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a message: pushed, leased by whom, retried why, settled, redriven.
+    """Show the history of a message: pushed, leased, retried, settled, redriven, by whom and why.
 
-    By its id; or by key or trace id, in one queue or, if none is named, in all.
+    Find it by id, or by key or trace id in one queue or all queues.
     """
     if key is None and trace_id is None:
         if message is None:
-            raise CommandError("no message is named", hint="give its id, or --key or --trace with a queue")
+            raise CommandError("no message is given", hint="give its id, or --key or --trace with a queue")
         _one(broker, MessageId.parse(message), as_json=as_json)
         return
     with broker.opened() as ps:
@@ -80,7 +81,9 @@ def _one(broker: Broker, id: MessageId, *, as_json: bool) -> None:
         events = queue.events(id)
         details = queue.message(id) if any(event.what == "pushed" for event in events) else None
     if not events:
-        raise nothing_there(f"nothing is known of {id} any more", "raise the retention of its queue")
+        raise nothing_there(
+            f"the history of {id} is no longer kept", "raise the retention of its queue to keep history longer"
+        )
     if as_json:
         states = [] if details is None else details.groups
         output.write_json({"id": str(id), "groups": states, "events": [_json(event) for event in events]})
@@ -129,7 +132,7 @@ def _write_search(queue: str, search: MessageSearch) -> None:
         parts = [f"key {timeline.key}" if timeline.key else "", f"trace {timeline.trace}" if timeline.trace else ""]
         output.write(f"[bold]{escape(str(timeline.id))}[/] [dim]{escape(', '.join(filter(None, parts)))}[/]")
         output.write(output.table(HEADINGS, _rows(timeline.events), text_columns=7, has_excerpt=True))
-    looked = f"{plural(search.examined, 'message')} of {queue} looked at, back to {_reach(search)}"
+    looked = f"{plural(search.examined, 'message')} of {queue} searched, back to {_reach(search)}"
     output.write(f"[dim]{escape(looked)}[/]")
 
 

@@ -20,7 +20,7 @@ def seal(broker: Broker, as_json: AsJson = False) -> None:
 
 
 def sync(broker: Broker, as_json: AsJson = False) -> None:
-    """Sync everything so far to disk, whatever the durability."""
+    """Sync everything so far to disk, whatever the durability level."""
     with broker.opened() as ps:
         sequence = ps.sync()
     output.done(f"durable up to frame {sequence:,}", {"sequence": sequence}, as_json=as_json)
@@ -29,10 +29,10 @@ def sync(broker: Broker, as_json: AsJson = False) -> None:
 def profile(
     broker: Broker,
     what: Annotated[str, typer.Argument(metavar="WHAT", help="cpu, memory or threads.")] = "cpu",
-    seconds: Annotated[float, seconds_option("--for", about="How long to look, a minute at most.")] = 5.0,
+    seconds: Annotated[float, seconds_option("--for", about="How long to sample, at most 1m.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """What the broker is busy with: where its threads are, what allocates memory, or all stacks."""
+    """Profile the broker: where it spends CPU time, what allocates memory, or all thread stacks."""
     from penstock import operations as ops
 
     with broker.opened() as ps:

@@ -25,13 +25,13 @@ _HEADINGS: Final = ("group", "code", "why", "last error")
 def why(
     broker: Broker,
     what: Annotated[
-        str, typer.Argument(metavar="ID|QUEUE", help="A message, queue/partition/offset; a task id; or a queue.")
+        str, typer.Argument(metavar="ID|QUEUE", help="A message id (queue/partition/offset), a task id or a queue.")
     ],
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Of a queue: this group alone.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Of a queue: how many reasons of each group.")] = 10,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="For a queue: only this group.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="For a queue: at most this many reasons per group.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Why is this message not delivered, does this task not run, or do the messages of this queue wait?"""
+    """Explain why a message is not delivered, a task does not run, or the messages of a queue wait."""
     if "/" in what:
         _message(broker, MessageId.parse(what), as_json=as_json)
     elif _TASK_ID.fullmatch(what):
@@ -94,21 +94,21 @@ def _write_group(waits: GroupWait) -> None:
     rows = [(reason.code, reason.count, reason.text) for reason in waits.reasons]
     output.write(output.table(("code", "messages", "why"), rows, text_columns=1, has_excerpt=True))
     if not waits.is_complete:
-        output.write(f"[dim]only the oldest {waits.examined:,} messages were looked at[/]")
+        output.write(f"[dim]only the oldest {waits.examined:,} messages were examined[/]")
 
 
 def keys(
     broker: Broker,
     queue: QueueName,
     group: Annotated[str, typer.Option("--group", "-g", help="Whose backlog.")] = DEFAULT_GROUP,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="This key alone.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only this key.")] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", help="Keys that begin so, among the 1,000 with the largest backlog.")
+        str, typer.Option("--prefix", help="Keys with this prefix, among the 1,000 with the largest backlog.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Keys with messages that are not settled: backlog, messages in flight and who holds them, the largest first."""
+    """List keys with unsettled messages: backlog, messages in flight and who holds them, largest first."""
     with broker.opened() as ps:
         page = ps.queue(queue).keys(group, key=key, prefix=prefix, limit=limit)
     if as_json:
@@ -133,7 +133,7 @@ def _key_row(row: KeyBacklog) -> tuple[Any, ...]:
 
 
 def account(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
-    """Is every message accounted for? accepted = acked + dead + dropped + open, in every group."""
+    """Check that every message is accounted for: accepted = acked + dead + dropped + open, in every group."""
     with broker.opened() as ps:
         found = ps.queue(queue).account()
     if as_json:

@@ -29,29 +29,36 @@ def _option(*names: str, says: str, panel: str | None = None, **more: Any) -> An
 class WorkerFlags(Flags):
     """The options of a worker: see `penstock.worker.settings`."""
 
-    concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="Tasks at once.")] = 16
+    concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="How many tasks to run at once.")] = 16
     queues: Annotated[
-        str | None, _option("--queues", "-q", metavar="NAMES", says="By commas; those of the app if not given.")
+        str | None,
+        _option(
+            "--queues", "-q", metavar="NAMES", says="Queues to work on, comma-separated. [default: those of the app]"
+        ),
     ] = None
-    threads: Annotated[int | None, _option(min=1, says="For plain functions; as --concurrency if not given.")] = None
-    processes: Annotated[int, _option(min=0, says="Run plain functions in this many processes, not in threads.")] = 0
-    drain: Annotated[bool, _option("--drain", says="Stop when nothing is left to do.")] = False
-    reload: Annotated[bool, _option("--reload", says="Start again when a Python file changes; for development.")] = (
-        False
-    )
-    stop_seconds: Annotated[float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM.")] = 60.0
+    threads: Annotated[int | None, _option(min=1, says="Threads for plain functions. [default: --concurrency]")] = None
+    processes: Annotated[int, _option(min=0, says="Run plain functions in this many processes instead of threads.")] = 0
+    drain: Annotated[bool, _option("--drain", says="Exit when no tasks are left.")] = False
+    reload: Annotated[bool, _option("--reload", says="Restart when a Python file changes; for development.")] = False
+    stop_seconds: Annotated[
+        float, seconds_option("--stop-seconds", about="Time to finish running tasks after SIGTERM.")
+    ] = 60.0
     lease_seconds: Annotated[
         float,
-        seconds_option("--lease-seconds", about="After this time without contact others may run its tasks."),
+        seconds_option("--lease-seconds", about="After this time without contact, other workers may run its tasks."),
     ] = 30.0
-    prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000
+    prefetch_max: Annotated[
+        int, _option(min=0, says="How many short tasks to fetch ahead; 0 fetches only what can start.")
+    ] = 1_000
     abandoned_max: Annotated[
-        int | None, _option(min=0, says="Runs that cannot be broken off to do without; as --threads if not given.")
+        int | None, _option(min=0, says="How many runs that cannot be interrupted to tolerate. [default: --threads]")
     ] = None
     restart_when_stuck: Annotated[
-        bool, _option("--restart-when-stuck", says="Finish and start again when there are more of those.")
+        bool, _option("--restart-when-stuck", says="Restart the worker when there are more than --abandoned-max.")
     ] = False
-    worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None
+    worker_id: Annotated[
+        str | None, _option("--id", says="The id of the worker. [default: host, pid and a random suffix]")
+    ] = None
 
     def options(self) -> dict[str, Any]:
         """The arguments of `Worker`."""
@@ -63,7 +70,7 @@ class WorkerFlags(Flags):
 
 def worker(
     broker: Broker,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The import path of the app, such as myapp:app.")],
     flags: WorkerFlags,
     log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
     log_level: Annotated[
@@ -73,7 +80,7 @@ def worker(
     """Run the tasks of an app.
 
     Async tasks run on an event loop, plain functions in threads or processes. Ctrl-C or SIGTERM stops it after
-    finishing what was begun; a second one gives back what still runs. The app says which broker, unless --url,
+    finishing running tasks; a second one returns them to their queues. The broker is that of the app, unless --url,
     PENSTOCK_URL or --context do.
     """
     from penstock.telemetry import logs
@@ -108,13 +115,13 @@ def _check_words(**choices: tuple[str, tuple[str, ...]]) -> None:
     for name, (word, known) in choices.items():
         if word not in known:
             flag = f"--{name.replace('_', '-')}"
-            raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")
+            raise CommandError(f"{flag}: {word!r} is not known", hint=f"use one of: {', '.join(known)}")
 
 
 app = typer.Typer(help="Workers: list, quiet, resume, stop.", invoke_without_command=True)
 WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The id of the worker.")]
 Owner = Annotated[
-    str | None, typer.Option("--owner", help="The principal that it runs as, where several have one of this id.")
+    str | None, typer.Option("--owner", help="The principal it runs as, if several have a worker with this id.")
 ]
 
 
@@ -129,7 +136,7 @@ app.callback()(expanded(workers))
 
 @command(app, "list")
 def list_(broker: Broker, as_json: AsJson = False) -> None:
-    """List workers: what they run, how busy they are, when they last reported."""
+    """List workers: what they run, how busy they are, and their last heartbeat."""
     from penstock import operations as ops
 
     with broker.opened() as ps:
@@ -141,7 +148,7 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
 
 @command(app)
 def quiet(broker: Broker, worker: WorkerName, owner: Owner = None, as_json: AsJson = False) -> None:
-    """Have a worker take no more tasks, and finish those that run."""
+    """Make a worker finish its running tasks and take no more."""
     from penstock import operations as ops
 
     _request(broker, ops.QuietWorker(worker, owner), "takes no more tasks", as_json=as_json)
@@ -149,7 +156,7 @@ def quiet(broker: Broker, worker: WorkerName, owner: Owner = None, as_json: AsJs
 
 @command(app)
 def resume(broker: Broker, worker: WorkerName, owner: Owner = None, as_json: AsJson = False) -> None:
-    """Have a quiet worker take tasks again."""
+    """Make a quiet worker take tasks again."""
     from penstock import operations as ops
 
     _request(broker, ops.ResumeWorker(worker, owner), "takes tasks again", as_json=as_json)
@@ -160,15 +167,16 @@ def stop(
     broker: Broker,
     worker: WorkerName,
     grace: Annotated[
-        float | None, seconds_option("--grace", about="For what runs; as the worker's own settings say if not given.")
+        float | None,
+        seconds_option("--grace", about="Time for running tasks to finish. [default: the worker's --stop-seconds]"),
     ] = None,
     owner: Owner = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a worker stop after what runs; what takes longer is given back."""
+    """Stop a worker after its running tasks; tasks that take too long return to their queues."""
     from penstock import operations as ops
 
-    _request(broker, ops.StopWorker(worker, owner, grace), "stops after what runs", as_json=as_json)
+    _request(broker, ops.StopWorker(worker, owner, grace), "stops when its running tasks are done", as_json=as_json)
 
 
 def _request(broker: Broker, operation: Operation[WorkerView], what: str, *, as_json: bool) -> None:

@@ -15,16 +15,16 @@ from penstock.units import plural
 
 app = typer.Typer(help="Workflows: list, show, cancel, retry.", no_args_is_help=True)
 
-WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock workflows list' prints it.")]
+WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The id, from 'penstock workflows list'.")]
 
 
 @command(app, "list")
 def list_(
     broker: Broker,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Workflows, the newest first."""
+    """List workflows, newest first."""
     from penstock import limits
     from penstock import operations as ops
 
@@ -39,7 +39,7 @@ def list_(
             if cursor is None:
                 break
     headings = ("workflow", "status", "submitted", "tasks", "completed", "dead")
-    nothing = ("no workflows", "'chain', 'group' and 'graph' of penstock.tasks make them")
+    nothing = ("no workflows", "'chain', 'group' and 'graph' of penstock.tasks create one")
     output.write_list(found, headings, _row, as_json=as_json, nothing=nothing, text_columns=3)
 
 
@@ -50,7 +50,7 @@ def _row(view: WorkflowView) -> tuple[Any, ...]:
 
 @command(app)
 def show(broker: Broker, workflow: WorkflowId, as_json: AsJson = False) -> None:
-    """A workflow: its tasks, with a star at those on the critical path."""
+    """Show the tasks of a workflow; a star marks the critical path."""
     from penstock import operations as ops
     from penstock.wire.json_operations import json_of
 
@@ -71,7 +71,7 @@ def show(broker: Broker, workflow: WorkflowId, as_json: AsJson = False) -> None:
 
 @command(app)
 def cancel(broker: Broker, workflow: WorkflowId, bulk: BulkFlags, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Cancel all tasks of a workflow that are not final."""
+    """Cancel all unfinished tasks of a workflow."""
     question = f"Cancel all tasks of {workflow} that are not final?"
     _all(broker, "cancel", TaskFilter(workflow=workflow), bulk, question, yes=yes, as_json=as_json)
 
