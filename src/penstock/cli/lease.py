@@ -34,6 +34,10 @@ Order = Annotated[
 ]
 
 
+def _ending(name: str, about: str) -> Any:
+    return typer.Option(name, help=about, rich_help_panel=AFTER)
+
+
 def lease(
     broker: Broker,
     queues: QueueNames,
@@ -61,22 +65,11 @@ def lease(
         list[str] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable.")
     ] = None,
     payload_only: PayloadOnly = False,
-    ack: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge them once they are printed.", rich_help_panel=AFTER)
-    ] = False,
-    nack: Annotated[bool, typer.Option("--nack", help="Report failure: retry later.", rich_help_panel=AFTER)] = False,
-    reject: Annotated[
-        bool, typer.Option("--reject", help="Give up: move them to the dead-letter queue.", rich_help_panel=AFTER)
-    ] = False,
-    release: Annotated[
-        bool, typer.Option("--release", help="Return them; the attempt does not count.", rich_help_panel=AFTER)
-    ] = False,
-    hold: Annotated[
-        bool,
-        typer.Option(
-            "--hold", help="Keep them leased, to settle by receipt later. The default.", rich_help_panel=AFTER
-        ),
-    ] = False,
+    ack: Annotated[bool, _ending("--ack", "Acknowledge them once they are printed.")] = False,
+    nack: Annotated[bool, _ending("--nack", "Report failure: retry later.")] = False,
+    reject: Annotated[bool, _ending("--reject", "Give up: move them to the dead-letter queue.")] = False,
+    release: Annotated[bool, _ending("--release", "Return them; the attempt does not count.")] = False,
+    hold: Annotated[bool, _ending("--hold", "Keep them leased, to settle by receipt later. The default.")] = False,
     delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after this time.")] = None,
     error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
     as_json: AsJson = False,
