@@ -90,6 +90,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     key: str | None = None
     headers: dict[str, str] | None = None
     text: str | None = None  # in the payload, in UTF-8
+    trace: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("since", "until"):
@@ -99,8 +100,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def looks_inside(self) -> bool:
-        """Whether it asks about payloads."""
-        return self.text is not None
+        """Whether it asks about payloads, or errors of dead letters, which may repeat what a message holds."""
+        return self.text is not None or DEAD_ERROR in (self.headers or {})
 
     def matches(self, message: Message) -> bool:
         """Whether a message is meant."""
@@ -112,6 +113,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             and (self.until is None or message.pushed_at < self.until)
             and (self.headers is None or all(headers.get(name) == value for name, value in self.headers.items()))
             and (self.text is None or self.text.encode() in payload_bytes(message))
+            and (self.trace is None or message.trace == self.trace)
         )
 
 

@@ -305,6 +305,15 @@ class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool  # nothing older is kept
 
 
+class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that match, the newest first, and how far back the search went."""
+
+    messages: list[Message]
+    cursor: str | None = None  # continues the search; None: nothing is left
+    examined: int = 0  # messages that were looked at for this page
+    looked_back_to: datetime | None = None  # when the oldest of them was pushed
+
+
 class LeaseView(msgspec.Struct, frozen=True):
     """A lease that is held."""
 

@@ -20,7 +20,7 @@ from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.errors import InvalidField, NotAuthorised
 from penstock.model import Message, MessageId, Outcome, Receipt, queue_options
-from penstock.model_letters import LetterFilter
+from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission
 from penstock.requests import LeaseRequest, Settling
 from tests.support.broker_loop import on_uvloop
@@ -284,6 +284,23 @@ async def test_large_replies_are_masked_beside_the_event_loop(monkeypatch: pytes
             await broker.execute(READER, operation)
             assert threads
             assert threading.get_ident() not in threads
+
+
+@on_uvloop
+async def test_a_search_shows_nothing_that_is_masked_and_is_no_way_to_guess_it():
+    async with masked_queue() as broker:
+        await broker.execute(OWNER, ops.UpdateQueue("q", {"max_attempts": 1}))
+        await push(broker, "q", CARD, key="k")
+        lease = await broker.leased(OWNER, "q", "default", LeaseRequest())
+        await broker.settled_lease(OWNER, lease.nonce, Settling(Outcome.REJECTED, error=SECRET))
+        for queue in ("q", "q.dlq"):
+            shown = await broker.execute(READER, ops.SearchMessages(queue, MessageFilter(key="k")))
+            assert len(shown.messages) == 1
+            assert SECRET not in str(shown)
+            for inside in (MessageFilter(text=SECRET), MessageFilter(headers={"penstock-error": SECRET})):
+                with pytest.raises(NotAuthorised):
+                    await broker.execute(READER, ops.SearchMessages(queue, inside))
+                await broker.execute(TRUSTED, ops.SearchMessages(queue, inside))
 
 
 @on_uvloop

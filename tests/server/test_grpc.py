@@ -306,6 +306,10 @@ async def test_a_dead_letter_is_replaced_by_an_edited_message():
         assert await refused(stub.ReplaceDeadLetters(edited)) == ("NOT_FOUND", "message_not_found")
 
 
+def search_request(text: str | None = None, cursor: str | None = None) -> pb.SearchMessagesRequest:
+    return pb.SearchMessagesRequest(queue="q", filter=pb.MessageFilter(text=text), state="dead", cursor=cursor)
+
+
 @on_uvloop
 async def test_the_timeline_of_a_message():
     async with serving() as stub:
@@ -322,6 +326,10 @@ async def test_the_timeline_of_a_message():
         assert (events[2].consumer, events[2].error, events[2].letter) == ("ann", "bad", "q.dlq/0/0")
         assert [timeline.id for timeline in found.timelines] == ["q/0/0"]
         assert (list(found.timelines[0].events), found.examined, found.is_complete) == (list(events), 1, True)
+        assert list((await stub.SearchMessages(search_request(text="a"))).messages) == [details.message]
+        empty = await stub.SearchMessages(search_request(text="b"))
+        assert (list(empty.messages), empty.examined, empty.HasField("cursor")) == ([], 1, False)
+        assert await refused(stub.SearchMessages(search_request(cursor="x"))) == ("INVALID_ARGUMENT", "invalid_field")
         assert await refused(stub.FindMessages(pb.FindMessagesRequest(queue="q"))) == (
             "INVALID_ARGUMENT",
             "invalid_field",

@@ -46,6 +46,7 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
             ops.GetMessage: "GetMessage",
             ops.Events: "ListMessageEvents",
             ops.FindMessages: "FindMessages",
+            ops.SearchMessages: "SearchMessages",
             ops.Groups: "ListGroups",
             ops.CreateGroup: "CreateGroup",
             ops.DeleteGroup: "DeleteGroup",

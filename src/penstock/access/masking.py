@@ -18,7 +18,7 @@ import msgspec
 from penstock.model import Message, Reason
 from penstock.model_letters import DEAD_ERROR, SignatureView
 from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
-from penstock.replies import MessageDetails, MessageEvent, MessageSearch, TraceRun
+from penstock.replies import MessageDetails, MessageEvent, MessagePage, MessageSearch, TraceRun
 
 MASK: Final = "•••"
 EVERYTHING: Final = ("*",)  # the fields of a queue that is gone, and of which nobody knows any more
@@ -59,6 +59,10 @@ class Mask:
             for timeline in search.timelines
         ]
         return msgspec.structs.replace(search, timelines=timelines)
+
+    def page(self, page: MessagePage) -> MessagePage:
+        """A page of messages."""
+        return msgspec.structs.replace(page, messages=list(map(self.message, page.messages)))
 
     def trace_run(self, run: TraceRun) -> TraceRun:
         """A run of a trace: its error."""

@@ -37,7 +37,15 @@ from penstock.model_tasks import (
     WorkflowView,
 )
 from penstock.operations import Action
-from penstock.replies import ClusterView, MessageDetails, MessageEvent, MessageSearch, ServerInfo, TraceView
+from penstock.replies import (
+    ClusterView,
+    MessageDetails,
+    MessageEvent,
+    MessagePage,
+    MessageSearch,
+    ServerInfo,
+    TraceView,
+)
 from penstock.shard.bulk.book import queue_of_operation
 from penstock.shard.tasks.schedules import queue_of_schedule
 
@@ -52,9 +60,11 @@ OF_MESSAGES: Final[dict[type, Callable[[Mask, Any], Any]]] = {
     MessageEvent: Mask.event,
     MessageDetails: Mask.details,
     MessageSearch: Mask.search,
+    MessagePage: Mask.page,
 }
 MAY_BE_MASKED: Final = (
-    *(SignatureReport, TaskView, TaskPage, WorkflowView, ScheduleView, TraceView, MessageDetails, MessageSearch, list),
+    *(SignatureReport, TaskView, TaskPage, WorkflowView, ScheduleView, TraceView),
+    *(MessageDetails, MessageSearch, MessagePage, list),
 )
 LOOKS: Final = (Action.READ, Action.MONITOR, Action.EXPORT)  # what a broker that drains still answers
 

@@ -33,7 +33,7 @@ from penstock.cli import (
     workflows,
 )
 from penstock.cli.bench import bench
-from penstock.cli.browse import cancel, delayed, latest, peek, tail
+from penstock.cli.browse import cancel, delayed, latest, peek, search, tail
 from penstock.cli.bulk import replay
 from penstock.cli.connections import cluster
 from penstock.cli.dashboard import dashboard, header_file
@@ -73,7 +73,7 @@ def _add(panel: str, *commands: Callable[..., None]) -> None:
 
 _add("Broker", serve)
 app.add_typer(tls.app, name="tls", rich_help_panel="Broker")
-_add("Messages", push, lease, tail, peek, latest)
+_add("Messages", push, lease, tail, peek, search, latest)
 _add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why, trace)
 command(queues.app)(keys)
 command(queues.app)(account)

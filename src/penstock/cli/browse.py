@@ -1,4 +1,4 @@
-"""`penstock peek`, `delayed`, `cancel` and `tail`: messages, looked at without a lease.
+"""`penstock peek`, `search`, `delayed`, `cancel` and `tail`: messages, looked at without a lease.
 
 `tail` leases nothing and makes no group: each partition is read by offset, so any number may watch, with the right to
 read and no more. One request asks where every partition ends, and only those that grew are read.
@@ -15,9 +15,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from penstock import limits
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
-from penstock.cli.options import AsJson, Limit, Partition, PayloadOnly, QueueName, seconds_option
+from penstock.cli.options import (
+    AsJson,
+    Group,
+    Limit,
+    Partition,
+    PayloadOnly,
+    QueueName,
+    instant_option,
+    pairs,
+    seconds_option,
+)
 from penstock.cli.target import Broker
 from penstock.model import DEFAULT_GROUP, Message, MessageId, PartitionLag
 
@@ -97,6 +108,48 @@ def _retry_row(message: Message) -> tuple[Any, ...]:
     if retry is None:
         return message.id, due, human.EMPTY, human.EMPTY, human.EMPTY, human.EMPTY
     return message.id, due, retry.group, str(retry.attempt), retry.reason, _error(retry.error)
+
+
+def search(
+    broker: Broker,
+    queue: QueueName,
+    text: Annotated[str | None, typer.Argument(help="The payload contains this text.")] = None,
+    since: Annotated[datetime | None, instant_option("--from", about="Pushed at or after this time.")] = None,
+    until: Annotated[datetime | None, instant_option("--to", about="Pushed before this time.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages with this key.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Messages with this header; repeatable.")
+    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Messages with this trace id.")] = None,
+    state: Annotated[str | None, typer.Option(help="ready, delayed, leased, waiting, settled or dead.")] = None,
+    group: Group = DEFAULT_GROUP,
+    limit: Limit = 20,
+    look_back: Annotated[
+        int, typer.Option("--look-back", help="How many messages to look at, from the newest.")
+    ] = limits.look_back_default,
+    payload_only: PayloadOnly = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search in the messages of a queue, settled ones too, the newest first."""
+    headers = pairs(header, "--header", "tenant=acme") if header else None
+    filters = {"since": since, "until": until, "key": key, "headers": headers, "text": text, "trace": trace}
+    messages: list[Message] = []
+    cursor, left = None, look_back
+    with broker.opened() as ps:
+        while True:
+            wanted = {"limit": limit - len(messages), "look_back": left, "cursor": cursor}
+            page = ps.queue(queue).search(**filters, state=state, group=group, **wanted)  # type: ignore[arg-type]
+            messages += page.messages
+            cursor, left = page.cursor, left - page.examined
+            if cursor is None or left <= 0 or len(messages) >= limit:
+                break
+    if messages:
+        write_messages(messages, payload_only=payload_only, as_json=as_json)
+    else:
+        output.write_nothing(f"no message of {queue!r} matches")
+    if cursor is not None and not as_json and not payload_only:
+        examined = f"{look_back - left:,} messages looked at, back to {human.moment(page.looked_back_to)}"
+        output.write(f"[dim]{examined}; --look-back and --limit go further[/]")
 
 
 def cancel(

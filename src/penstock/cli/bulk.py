@@ -103,6 +103,7 @@ def replay(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Messages with this header; repeatable.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="The payload contains this text.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Messages with this trace id.")] = None,
     target: Annotated[str | None, typer.Option(help="The queue to push to. [default: the same queue]")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -113,7 +114,7 @@ def replay(
     from penstock.model_letters import MessageFilter
 
     headers = pairs(header, "--header", "tenant=acme") if header else None
-    filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text)
+    filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text, trace=trace)
     if not bulk.dry_run:
         output.confirm(f"Push copies of the messages of {queue} to {target or queue}?", yes=yes)
     with broker.opened() as ps:

@@ -217,6 +217,20 @@ def lease_of(group: Group, progress: Progress, offset: int) -> Lease | None:
     return None
 
 
+STATES: Final = {FRESH: "ready", LEASED: "leased", WAITING: "waiting", READY: "ready", SETTLED: "settled"}
+ENDS: Final = ("dead", "lost", "skipped")  # codes of settled messages that are states of their own
+
+
+def state_name(core: DeliveryState, progress: Progress, offset: int, now: int) -> str:
+    """The state of a message in a group, for people. May raise `ColumnNotLoaded`."""
+    phase = progress.state_of(offset)
+    if phase == SETTLED:
+        code, _ = _settled(progress, offset)
+        return code if code in ENDS else "settled"
+    is_delayed = phase == FRESH and _gated(core, progress, offset, phase, now) is not None
+    return "delayed" if is_delayed else STATES[phase]
+
+
 def _settled(progress: Progress, offset: int) -> tuple[str, str]:
     if progress.dead_offsets is not None and offset in progress.dead_offsets:
         return "dead", "it is in the dead-letter queue; redrive brings it back"

@@ -36,7 +36,7 @@ from penstock.model_tasks import WorkerRequest
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.rollups.series import SPAN_SECONDS, earlier, series
-from penstock.shard import browse, dead_letters, members, sink_commit
+from penstock.shard import browse, dead_letters, members, search, sink_commit
 from penstock.shard.tasks import finish, schedules
 from penstock.storage.staging import stored_name
 from penstock.version import VERSION
@@ -244,6 +244,11 @@ handles(ops.Events)(lambda session, call, who: session.timelines.events(call.id,
 handles(ops.FindMessages)(
     lambda session, call, who: session.timelines.search(call.queue, call.key, call.trace, call.limit, call.look_back)
 )
+handles(ops.SearchMessages)(
+    lambda session, call, who: search.Search(session.shard, search.Query(*structs.astuple(call))).page()
+)
+
+
 # groups
 
 

@@ -17,7 +17,7 @@ from penstock.model import to_datetime, to_micros
 from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.model_tasks import BulkOptions, OperationView, TaskFilter
 from penstock.operations.base import Action, Check, Operation, operation
-from penstock.operations.types import IN_QUEUE, Letters, OperationId, QueueName
+from penstock.operations.types import IN_QUEUE, Letters, Messages, OperationId, QueueName
 
 BULK: Final = ("invalid_field", "queue_full", "disk_full", "task_conflict")
 
@@ -51,24 +51,8 @@ def _edit(value: Any, field: str) -> bytes:
     return value
 
 
-def _messages(filter: Any, field: str) -> MessageFilter:
-    """Which messages of the past are meant."""
-    if not isinstance(filter, MessageFilter):
-        raise InvalidField(f"filter: {filter!r} is not a filter of messages")
-    for name in ("key", "text"):
-        if getattr(filter, name) is not None:
-            validation.text(getattr(filter, name), name, limits.task_filter_bytes_max)
-    for name, value in (filter.headers or {}).items():
-        validation.text(name, "headers", limits.task_filter_bytes_max)
-        validation.text(value, f"headers.{name}", limits.task_filter_bytes_max)
-    if filter.since is not None and filter.until is not None and filter.since >= filter.until:
-        raise InvalidField("from: it is not before to")
-    return filter
-
-
 Options = Annotated[BulkOptions, Check(_options)]
 Edit = Annotated[bytes, Check(_edit)]
-Messages = Annotated[MessageFilter, Check(_messages)]
 OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
 TaskAction = Annotated[str, Check(lambda value, field: validation.task_action(value).value)]
 NewOperationId = Annotated[str, Check(lambda value, field: value and validation.operation_id(value))]

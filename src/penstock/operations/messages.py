@@ -6,22 +6,26 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock import limits
-from penstock.model import Message, Reason
+from penstock.model import DEFAULT_GROUP, Message, Reason
+from penstock.model_letters import MessageFilter
 from penstock.operations.base import Action, Operation, Repeat, operation
 from penstock.operations.types import (
     IN_QUEUE,
+    GroupName,
     Id,
     Included,
     Instant,
     Limit,
     LookBack,
     MessageKey,
+    Messages,
     Offset,
     Partition,
     QueueName,
     SearchLimit,
+    StateName,
 )
-from penstock.replies import MessageDetails, MessageEvent, MessageSearch
+from penstock.replies import MessageDetails, MessageEvent, MessagePage, MessageSearch
 
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
 
@@ -164,6 +168,29 @@ class FindMessages(Operation[MessageSearch], frozen=True):
     trace: str | None = None
     limit: SearchLimit = 20
     look_back: LookBack = limits.look_back_default
+
+
+@operation(
+    Action.READ,
+    http="POST /queues/{queue}/messages/search",
+    errors=(*IN_QUEUE, "group_not_found", "invalid_field"),
+    route="search_queue",
+    example={"text": "timeout", "status": "dead", "from": "2030-01-31T12:00:00Z", "limit": 20},
+)
+class SearchMessages(Operation[MessagePage], frozen=True):
+    """Messages of a queue that match, settled ones too, the newest first; every field that is set must match.
+
+    `status` is that in `group`. A page looks at no more than `look_back` messages and takes about two seconds at most:
+    it may have few messages, or none, and a cursor. Without a cursor nothing is left.
+    """
+
+    queue: QueueName
+    filter: Messages = MessageFilter()
+    state: StateName | None = None
+    group: GroupName = DEFAULT_GROUP
+    limit: Limit = 50
+    look_back: LookBack = limits.look_back_default
+    cursor: str | None = None
 
 
 @operation(

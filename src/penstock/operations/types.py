@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from penstock import limits, refusals, validation
 from penstock.errors import InvalidField, shown
 from penstock.model import RESERVED_PREFIX, MessageId, check_name
-from penstock.model_letters import LetterFilter
+from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.operations.base import Check
 from penstock.requests import check_session_seconds
 
@@ -120,5 +120,29 @@ def _letters(value: Any, field: str) -> LetterFilter:
     return value  # type: ignore[no-any-return]
 
 
+def _messages(filter: Any, field: str) -> MessageFilter:
+    """Which messages of the past are meant."""
+    if not isinstance(filter, MessageFilter):
+        raise InvalidField(f"filter: {filter!r} is not a filter of messages")
+    for name in ("key", "text", "trace"):
+        if getattr(filter, name) is not None:
+            validation.text(getattr(filter, name), name, limits.task_filter_bytes_max)
+    for name, value in (filter.headers or {}).items():
+        validation.text(name, "headers", limits.task_filter_bytes_max)
+        validation.text(value, f"headers.{name}", limits.task_filter_bytes_max)
+    if filter.since is not None and filter.until is not None and filter.since >= filter.until:
+        raise InvalidField("from: it is not before to")
+    return filter
+
+
+def _state(value: Any, field: str) -> str:
+    if value not in STATES:
+        raise refusals.choice(value, STATES, field)
+    return str(value)
+
+
+STATES: Final = ("ready", "delayed", "leased", "waiting", "settled", "dead", "skipped")
+StateName = Annotated[Literal["ready", "delayed", "leased", "waiting", "settled", "dead", "skipped"], Check(_state)]
 Letters = Annotated[LetterFilter, Check(_letters)]
+Messages = Annotated[MessageFilter, Check(_messages)]
 Options = Annotated[Mapping[str, Any], Check(lambda value, field: dict(value) if isinstance(value, Mapping) else value)]

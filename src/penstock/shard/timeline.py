@@ -24,10 +24,10 @@ from penstock.delivery import admin
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import FOREVER
-from penstock.delivery.group import Group
-from penstock.delivery.inspection import lease_of, why
+from penstock.delivery.inspection import lease_of, state_name, why
 from penstock.delivery.log import Extent, Partition, Queue
-from penstock.delivery.phases import AFTER, FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.delivery.phases import AFTER, LEASED, SETTLED
+from penstock.delivery.progress import Progress
 from penstock.errors import InvalidField, MessageNotFound, StorageError
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome, Reason, to_datetime, to_micros
 from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
@@ -110,8 +110,9 @@ class Timelines:
             wall_offset = now - shard.clock.monotonic()
             groups = partition.queue.groups.values()
             return [
-                _state(group, reason, partition, id.offset, wall_offset)
+                _state(group.progress[partition.id], id.offset, reason, name, wall_offset)
                 for group, reason in zip(groups, reasons, strict=True)
+                for name in (state_name(shard.core, group.progress[partition.id], id.offset, now),)
             ]
 
         states, ticket = shard.look(question)
@@ -336,20 +337,13 @@ def _runs_of_key(core: DeliveryState, name: str, key: str) -> tuple[list[tuple[s
     return _newest(queue, FOREVER)[0], queue.partitions[number].name
 
 
-STATES: Final = {FRESH: "ready", LEASED: "leased", WAITING: "waiting", READY: "ready", SETTLED: "settled"}
-
-
-def _state(group: Group, reason: Reason, partition: Partition, offset: int, wall_offset: int) -> MessageState:
+def _state(progress: Progress, offset: int, reason: Reason, name: str, wall_offset: int) -> MessageState:
     """The state of a message in one group. `wall_offset` is added to a monotonic instant to make it one of the wall."""
-    progress = group.progress[partition.id]
-    phase = progress.state_of(offset)
     tried = (progress.attempts or {}).get(offset)
-    lease = lease_of(group, progress, offset) if phase == LEASED else None
-    is_delayed = phase == FRESH and reason.code in ("not_due", "window")
-    is_dead = phase == SETTLED and reason.code in ("dead", "lost", "skipped")
+    lease = lease_of(progress.group, progress, offset) if name == "leased" else None
     return MessageState(
-        group=group.name,
-        state="delayed" if is_delayed else reason.code if is_dead else STATES[phase],
+        group=progress.group.name,
+        state=name,
         code=reason.code,
         text=reason.text,
         attempts=0 if tried is None else tried.count,

@@ -44,6 +44,7 @@ ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
     ops.RedriveLetters: {"kinds": {"limit": LETTERS}, "without": ("from_offset",)},
     ops.DiscardLetters: {"kinds": {"limit": LETTERS}, "without": ("from_offset",)},
     ops.ReplayMessages: {"names": {"since": "from", "until": "to"}},
+    ops.SearchMessages: {"names": {"since": "from", "until": "to"}},
     ops.PutPipelineRun: {"names": {"queues_read": "queues"}},
     ops.SetSchedule: {"defaults": {"queue": DEFAULT_QUEUE}},
     ops.BeginOperation: {

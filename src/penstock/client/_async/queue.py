@@ -36,7 +36,7 @@ from penstock.model_letters import MessageFilter
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
 from penstock.model_tasks import OperationView
 from penstock.push_items import build_some
-from penstock.replies import LeaseView, Member, MessageDetails, MessageEvent, MessageSearch
+from penstock.replies import LeaseView, Member, MessageDetails, MessageEvent, MessagePage, MessageSearch
 from penstock.requests import OnError
 from penstock.validation import PLAIN
 
@@ -227,6 +227,7 @@ class Queue:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         text: str | None = None,
+        trace: str | None = None,
         target: str | None = None,
         **options: Any,
     ) -> OperationView:
@@ -235,7 +236,7 @@ class Queue:
         `options` are those of `dlq.begin_redrive`.
         """
         chosen = None if headers is None else dict(headers)
-        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text)
+        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
         id, how = bulk_options(options)
         return await self._session.execute(ops.ReplayMessages(self.name, filter, target, id, how))
 
@@ -331,6 +332,31 @@ class Queue:
         Looks at the last `look_back` messages of the queue; `looked_back_to` and `is_complete` say how far that was.
         """
         return await self._session.execute(ops.FindMessages(self.name, key, trace, limit, look_back))
+
+    async def search(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        text: str | None = None,
+        trace: str | None = None,
+        state: Literal["ready", "delayed", "leased", "waiting", "settled", "dead", "skipped"] | None = None,
+        group: str = DEFAULT_GROUP,
+        limit: int = 50,
+        look_back: int = limits.look_back_default,
+        cursor: str | None = None,
+    ) -> MessagePage:
+        """Messages that match, settled ones too, the newest first; `state` is that in `group`.
+
+        A page looks at no more than `look_back` messages and takes about two seconds at most, so it may have few or
+        none: pass its `cursor` for the next one, until that is None.
+        """
+        chosen = None if headers is None else dict(headers)
+        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
+        call = ops.SearchMessages(self.name, filter, state, group, limit, look_back, cursor)
+        return await self._session.execute(call)
 
     async def stats(self) -> QueueStats:
         """Counters of the queue and of its groups."""

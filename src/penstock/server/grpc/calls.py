@@ -113,6 +113,7 @@ QUEUES: Final[Mapping[str, Simple]] = {
     "GetMessage": Simple(ops.GetMessage),
     "ListMessageEvents": Simple(ops.Events),
     "FindMessages": Simple(ops.FindMessages),
+    "SearchMessages": Simple(ops.SearchMessages),
     "GetStats": Simple(ops.Stats),
     "DeleteQueue": Simple(ops.DeleteQueue),
     "ListQueues": Simple(ops.Queues),

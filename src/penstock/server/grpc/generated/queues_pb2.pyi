@@ -810,6 +810,59 @@ class FindMessagesResponse(_message.Message):
     is_complete: bool
     def __init__(self, timelines: _Optional[_Iterable[_Union[Timeline, _Mapping]]] = ..., examined: _Optional[int] = ..., looked_back_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_complete: _Optional[bool] = ...) -> None: ...
 
+class MessageFilter(_message.Message):
+    __slots__ = ("since", "until", "key", "headers", "text", "trace")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    key: str
+    headers: _containers.ScalarMap[str, str]
+    text: str
+    trace: str
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., text: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
+
+class SearchMessagesRequest(_message.Message):
+    __slots__ = ("queue", "filter", "state", "group", "limit", "look_back", "cursor")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LOOK_BACK_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    filter: MessageFilter
+    state: str
+    group: str
+    limit: int
+    look_back: int
+    cursor: str
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., state: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ..., look_back: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class SearchMessagesResponse(_message.Message):
+    __slots__ = ("messages", "cursor", "examined", "looked_back_to")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_BACK_TO_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[StoredMessage]
+    cursor: str
+    examined: int
+    looked_back_to: _timestamp_pb2.Timestamp
+    def __init__(self, messages: _Optional[_Iterable[_Union[StoredMessage, _Mapping]]] = ..., cursor: _Optional[str] = ..., examined: _Optional[int] = ..., looked_back_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class Timeline(_message.Message):
     __slots__ = ("id", "pushed_at", "key", "trace", "events")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -417,27 +417,6 @@ class DiscardLettersRequest(_message.Message):
     options: BulkOptions
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
-class MessageFilter(_message.Message):
-    __slots__ = ("since", "until", "key", "headers", "text")
-    class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    since: _timestamp_pb2.Timestamp
-    until: _timestamp_pb2.Timestamp
-    key: str
-    headers: _containers.ScalarMap[str, str]
-    text: str
-    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., text: _Optional[str] = ...) -> None: ...
-
 class ReplayMessagesRequest(_message.Message):
     __slots__ = ("queue", "filter", "target", "operation_id", "options")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -446,11 +425,11 @@ class ReplayMessagesRequest(_message.Message):
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    filter: MessageFilter
+    filter: _queues_pb2.MessageFilter
     target: str
     operation_id: str
     options: BulkOptions
-    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., target: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.MessageFilter, _Mapping]] = ..., target: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
 class ContinueOperationRequest(_message.Message):
     __slots__ = ("operation_id",)
@@ -518,7 +497,7 @@ class TaskOperation(_message.Message):
     purged: int
     error: str
     letters: _queues_pb2.LetterFilter
-    messages: MessageFilter
+    messages: _queues_pb2.MessageFilter
     queue: str
     target: str
     who: str
@@ -530,7 +509,7 @@ class TaskOperation(_message.Message):
     errors: _containers.RepeatedCompositeFieldContainer[ItemError]
     samples: _containers.RepeatedScalarFieldContainer[str]
     is_exact: bool
-    def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ..., letters: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., messages: _Optional[_Union[MessageFilter, _Mapping]] = ..., queue: _Optional[str] = ..., target: _Optional[str] = ..., who: _Optional[str] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ..., samples: _Optional[_Iterable[str]] = ..., is_exact: _Optional[bool] = ...) -> None: ...
+    def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ..., letters: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., messages: _Optional[_Union[_queues_pb2.MessageFilter, _Mapping]] = ..., queue: _Optional[str] = ..., target: _Optional[str] = ..., who: _Optional[str] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ..., samples: _Optional[_Iterable[str]] = ..., is_exact: _Optional[bool] = ...) -> None: ...
 
 class ItemError(_message.Message):
     __slots__ = ("id", "code", "message")
