@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,9 @@ from penstock.batch import encode_one
 from penstock.clock import ManualClock
 from penstock.embedded.session import Session
 from penstock.errors import Damaged
+from penstock.journal.file import FileJournal
 from penstock.repair.directory import diagnose, repair
+from penstock.storage.directory import DIRECTORIES
 from penstock.storage.disk import RealDisk
 from penstock.storage.doctor import examine
 from penstock.storage.frames import HEADER_BYTES
@@ -147,3 +150,50 @@ def test_the_bytes_of_a_mark():
     assert encode_mark(Mark(7, 3, 1 << 20)).hex() == (
         "504e53544b4857310700000000000000030000000000000000001000000000001944814100000000"
     )
+
+
+class Meeting:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._waits = waits
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_rotation_and_housekeeping_that_write_the_mark_at_once_do_not_get_in_each_others_way(tmp_path, monkeypatch):
+    disk = RealDisk(tmp_path)
+    for name in DIRECTORIES:
+        disk.make_directory(name)
+    journal = FileJournal(disk, bytes(16))
+    met = threading.Event()  # the rotation is over, or waits
+    journal._marking = Meeting(met)  # type: ignore[assignment]
+    journal.append(bytes(8))
+    journal.sync()
+
+    def rotate() -> None:
+        journal.rotate()
+        met.set()
+
+    rotation = threading.Thread(target=rotate)
+
+    def rename(old: str, new: str) -> None:
+        if threading.current_thread() is not rotation:  # housekeeping is about to put its mark in place
+            rotation.start()
+            met.wait()
+        RealDisk.rename(disk, old, new)
+
+    monkeypatch.setattr(disk, "rename", rename)
+    journal.mark()
+    rotation.join()
+
+    assert journal.failed is None
+    assert read_mark(disk).first_sequence == 2
+    journal.close()

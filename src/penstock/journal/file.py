@@ -74,6 +74,7 @@ class FileJournal(LocalJournal):
         self._pending: list[Any] = []
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
+        self._marking = threading.Lock()  # taken last
         self._retired: list[File] = []  # full files that a sync may still be using
         self._marked = read_mark(disk)
         self._closed = False
@@ -191,9 +192,11 @@ class FileJournal(LocalJournal):
         self._mark(mark)
 
     def _mark(self, mark: Mark) -> None:
-        if mark != self._marked:
-            write_mark(self._disk, mark)
-            self._marked = mark
+        # One at a time: housekeeping and a rotation may both be here. What was true before the rotation is not written.
+        with self._marking:
+            if mark != self._marked and mark.first_sequence == self._first_sequence:
+                write_mark(self._disk, mark)
+                self._marked = mark
 
     def free_bytes(self) -> int | None:
         return self._disk.free_bytes()
