@@ -11,8 +11,11 @@ import psutil
 import pytest
 
 import penstock
+from penstock.batch import Batch
+from penstock.embedded.session import Session
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable, Unavailable
 from penstock.postgres.links import Links
+from penstock.postgres.store import PostgresStore
 from penstock.postgres.target import parse_store_url
 from tests.support.nodes import NodeProcess
 from tests.support.postgres import PostgresServer
@@ -58,7 +61,7 @@ def test_sigterm_while_the_store_is_away_ends_the_node_in_bounded_time(server, t
             answers.append(error)
 
     try:
-        with penstock.connect(node.url(), timeout=60, connect_seconds=1) as ps:
+        with penstock.connect(node.url(), timeout=10, connect_seconds=1) as ps:
             ps.queue("q").push(b"1")
             thread = threading.Thread(target=push_on, args=(ps,))
             thread.start()
@@ -75,6 +78,37 @@ def test_sigterm_while_the_store_is_away_ends_the_node_in_bounded_time(server, t
     log = (tmp_path / "a.log").read_text()
     assert '"event":"stopped"' in log
     assert "Traceback" not in log
+
+
+def at_once(session: Session, server: PostgresServer) -> None:
+    server.kill()
+
+
+def after_the_last_checkpoint(session: Session, server: PostgresServer) -> None:
+    keeper = session.keeper
+    assert keeper is not None
+    finish = keeper.finish
+
+    def finish_and_kill() -> None:
+        finish()
+        server.kill()
+
+    keeper.finish = finish_and_kill  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("goes_away", [at_once, after_the_last_checkpoint])
+def test_a_store_that_goes_away_while_it_is_closed_is_no_error_and_nothing_confirmed_is_lost(server, caplog, goes_away):
+    url = server.new_database()
+    session = Session(None, store=PostgresStore(url, node="a"), background=False)
+    session.confirm(session.push("q", Batch.build([b"1"]), None, None)[1])
+    goes_away(session, server)
+
+    session.close()  # with nothing under way, so that the last checkpoint or frame is the first to notice
+
+    assert "could not be stored" in caplog.text or "before the last checkpoint" in caplog.text
+    server.start()
+    with penstock.open(url) as ps:
+        assert [message.payload for message in ps.queue("q").read()] == [b"1"]
 
 
 def test_what_fails_once_everything_is_being_closed_fails_at_once_afterwards():

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Span
-from penstock.errors import OutcomeUnknown, PenstockError, Unavailable
+from penstock.errors import DirectoryInUse, OutcomeUnknown, PenstockError, Unavailable
 from penstock.storage.manifest import CurrentManifest
 from penstock.storage.segment_files import SegmentFiles, read_book
 from penstock.storage.segments import SegmentStore
@@ -22,14 +22,16 @@ SHARD = bytes(range(16))
 URL = "s3://bucket/prefix"
 
 
-def opened(disk: ForgetfulDisk, objects: FaultyObjects, clock: ManualClock, url: str | None = URL) -> SegmentStore:
+def opened(
+    disk: ForgetfulDisk, objects: FaultyObjects, clock: ManualClock, url: str | None = URL, *, claims: bool = False
+) -> SegmentStore:
     objects.disk = disk
     disk.make_directory("segments")
     clock.advance(seconds=1)
     files = SegmentFiles(disk, connect=objects.connect, clock=clock)
     if url is not None:
-        files.use(url, SHARD, lambda: CurrentManifest(files, clock), "token")
-    files.begin()
+        files.use(url, SHARD.hex(), lambda: CurrentManifest(files, clock), "token")
+    files.begin(claims=claims)
     return SegmentStore(files, clock=clock)
 
 
@@ -149,8 +151,10 @@ def test_objects_that_another_directory_of_the_same_shard_wrote_are_left_alone()
     copy = disk.crash()
     original = opened(disk.kill(), objects, clock)
     frames.seal(original)
+    with pytest.raises(DirectoryInUse):
+        opened(copy, objects, clock)
 
-    opened(copy, objects, clock).seal(frames.frames, 13, frames.names(), lambda queue, partition: 0)
+    opened(copy, objects, clock, claims=True).seal(frames.frames, 13, frames.names(), lambda queue, partition: 0)
 
     assert original.verify() == []
     assert sealed_payloads(original) == expected_payloads(frames)

@@ -154,6 +154,9 @@ class ForgetfulDisk:
     def free_bytes(self) -> int:
         return max(0, self.capacity_bytes - sum(len(inode.live) for inode in self._files.values()))
 
+    def place(self) -> str:
+        return ""  # as with a copy of a whole file system
+
     def total_bytes(self) -> int:
         return self.capacity_bytes
 

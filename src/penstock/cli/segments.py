@@ -16,7 +16,7 @@ from penstock.units import plural
 if TYPE_CHECKING:
     from penstock.storage.segment_files import Book
 
-app = typer.Typer(help="Where sealed segments are kept: status, move.", no_args_is_help=True)
+app = typer.Typer(help="Where sealed segments are kept: status, move, claim.", no_args_is_help=True)
 
 Directory = Annotated[str, typer.Argument(help="The data directory, or the URL of a store in PostgreSQL.")]
 
@@ -80,13 +80,7 @@ def move(
     """
     from penstock.embedded.session import Session, segments_at
 
-    location = checked(directory)
-    if not is_store_url(location):
-        from penstock.storage.disk import ReadOnlyDisk
-        from penstock.storage.doctor import require_data_directory
-
-        require_data_directory(ReadOnlyDisk(location))
-    session = Session(location, background=False, segments=segments_at(to))
+    session = Session(existing(directory), background=False, segments=segments_at(to))
     try:
         assert session.keeper is not None
         with output.progress("moving", is_shown=not as_json) as on_progress:
@@ -95,6 +89,36 @@ def move(
         session.close()
     text = f"{plural(files, 'file')} moved, {size:,} bytes"
     output.done(escape(text), {"files_moved": files, "bytes_moved": size}, as_json=as_json)
+
+
+@command(app)
+def claim(directory: Directory, as_json: AsJson = False) -> None:
+    """Take the locations over from a directory that is gone, of which this one is a copy. No process may have it open.
+
+    The other one is refused from then on, and removes nothing any more.
+    """
+    from penstock.embedded.session import Session
+    from penstock.storage.segment_files import SegmentOptions, read_book
+
+    session = Session(existing(directory), background=False, segments=SegmentOptions(claims=True))
+    try:
+        assert session.store is not None
+        urls = [entry.url for entry in read_book(session.store.disk).locations]
+    finally:
+        session.close()
+    text = f"owns {', '.join(urls)}" if urls else "has its segments in the data directory: there is nothing to claim"
+    output.done(escape(text), {"locations": urls}, as_json=as_json)
+
+
+def existing(location: str) -> str:
+    """`checked`; refused where there is no data directory."""
+    location = checked(location)
+    if not is_store_url(location):
+        from penstock.storage.disk import ReadOnlyDisk
+        from penstock.storage.doctor import require_data_directory
+
+        require_data_directory(ReadOnlyDisk(location))
+    return location
 
 
 def checked(location: str) -> str:

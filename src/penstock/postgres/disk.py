@@ -51,6 +51,9 @@ _UPSERT: Final = """
     RETURNING file"""
 # Any role may run it; it is a record in the log of PostgreSQL, so that its commit waits for the standbys.
 CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'penstock', '')::text"
+_PLACE: Final = """
+    SELECT system_identifier::text || '/' || (SELECT oid::text FROM pg_database WHERE datname = current_database())
+    FROM pg_control_system()"""
 _FOREVER: Final = 1 << 50
 
 
@@ -242,6 +245,12 @@ class PostgresDisk:
 
     def sync_directory(self, name: str) -> None:
         """Every change was durable when it returned."""
+
+    def place(self) -> str:
+        """The server and its database: standbys and promoted ones are the same, a restored dump is not."""
+        row = self._links.ask(lambda link: link.one(_PLACE))
+        assert row is not None
+        return f"database {row[0]}"
 
     def lock(self) -> None:
         """The store was taken over before: the term is the lock."""

@@ -386,7 +386,9 @@ class PostgresJournal(Stalls):
         try:
             if self.failed is None:
                 self.finish()
-                self._refuse_if_failed()
+                # A store that went away is no reason to fail: `finish` has logged it, and nobody was promised anything.
+                if isinstance(self.failed, Deposed | Damaged):
+                    self._refuse_if_failed()
         finally:
             self._closed = self._refusing = True
             self._stop.set()

@@ -7,12 +7,13 @@ the frames after the checkpoint; then the indexes are made and whatever was leas
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.batch import layout
 from penstock.batch.layout import DUE
@@ -22,7 +23,7 @@ from penstock.delivery.entries import Closing, Entry, decode, decode_push_one, d
 from penstock.delivery.log import Extent
 from penstock.delivery.recovery import attach_sealed, gaps, rebuild
 from penstock.delivery.upkeep import decide_interrupted
-from penstock.errors import Damaged
+from penstock.errors import Damaged, StoreRefused, StoreUnavailable
 from penstock.journal import Journal, OpenFrame, as_it_is
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
@@ -32,7 +33,7 @@ from penstock.shard.checkpoints import Checkpointer, fetch_delays, restore
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Storekeeper
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
-from penstock.storage.directory import FORMAT_LOCATED, open_directory, raise_format
+from penstock.storage.directory import FORMAT_LOCATED, open_directory, raise_format, read_identity
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.manifest import CurrentManifest, Manifest
@@ -41,6 +42,8 @@ from penstock.storage.sealed_rows import RowSeals
 from penstock.storage.segment_files import KEPT, SegmentFiles, SegmentOptions, cache_of
 from penstock.storage.segments import SegmentStore
 from penstock.storage.staging import Staging
+
+logger: Final = logging.getLogger("penstock.shard")
 
 OpenKeys = Callable[[Disk, bytes], DataKeys | None]  # of a directory and its shard's id
 Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
@@ -170,10 +173,10 @@ def open_segment_files(store: Store, shard_id: bytes, clock: Clock, options: Seg
         raise_format(disk, shard_id, FORMAT_LOCATED)
 
     if options.url is not None:
-        files.use(options.url, shard_id, before_first, secrets.token_hex(8))
+        files.use(options.url, read_identity(disk), before_first, secrets.token_hex(8))
     if files.book.locations and store.own_disk is not None:
         files.keep_cache(cache_of(store.own_disk, options.cache_bytes))
-    files.begin()
+    files.begin(claims=options.claims)
     return files
 
 
@@ -194,7 +197,12 @@ def close_shard(shard: Shard, keeper: Storekeeper, store: Store) -> None:
         last.callback(setattr, shard, "is_closed", True)
         shard.notice()  # what was left half done is not written down
         shard.journal.finish()
-        keeper.finish()
+        try:
+            keeper.finish()
+        except (StoreUnavailable, StoreRefused) as error:
+            # Everything that was confirmed is stored. Without the checkpoint the next opening reads more frames.
+            logger.warning("the store went away before the last checkpoint: %s", error)
+            shard.journal.fail(error)
         if shard.journal.failed is None:
             with shard.lock:
                 shard.check()

@@ -111,6 +111,9 @@ class Disk(ReadableDisk, Protocol):
     def total_bytes(self) -> int:
         """Bytes of the whole file system."""
 
+    def place(self) -> str:
+        """What a copy of these files does not have; it stays while they are moved. Empty where that is not known."""
+
     def lock(self) -> None:
         """Lock the directory for this process; `DirectoryInUse` names the process that has it."""
 
@@ -372,6 +375,12 @@ class RealDisk:
                 raise FileNotFoundError(os.fspath(source)) from None
             raise storage_error(error, path) from error
         return True
+
+    def place(self) -> str:
+        # The file system gives a copied file another number, and keeps it when the directory is renamed or mounted
+        # elsewhere. The lock file is made once and never replaced.
+        with storage_errors(self._lock.path):
+            return f"inode {self._lock.path.stat().st_ino}" if self._lock.path.exists() else ""
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):

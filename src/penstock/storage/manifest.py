@@ -459,7 +459,8 @@ class CurrentManifest:
         self.check()
         unnamed = [name for name in [*self._on_disk(), *self._disk.leftovers] if name not in self.files]
         held = pins.held(self._disk, self._clock.now()) if unnamed else pins.Held()
-        sizes = {name: self._remove(name) for name in unnamed if name not in held}
+        removable = self._disk.removable(name for name in unnamed if name not in held)
+        sizes = {name: self._remove(name) for name in removable}
         removed = {name: size for name, size in sizes.items() if size is not None}
         self._disk.clear_leftovers(removed)
         return len(removed), sum(removed.values())

@@ -1,8 +1,9 @@
 """Where sealed segments may be kept instead of in the data directory: object storage, or a directory that is shared.
 
 `Objects` is the seam: whole objects by key. `put` returns when the object is there, whole and durable. A key is written
-once, so an object never changes. A missing object is `FileNotFoundError`; whatever else goes wrong is `Unavailable`,
-and may go well when it is tried again, unless it `is_refusal`: there is no such bucket, or no right to use it.
+once, so an object never changes; the one that names the owner of a location is replaced by others of the same size.
+A missing object is `FileNotFoundError`; whatever else goes wrong is `Unavailable`, and may go well when it is tried
+again, unless it `is_refusal`: there is no such bucket, or no right to use it.
 
 Credentials are never part of the URL: pyarrow takes them from the environment, from a profile or from the machine.
 """
@@ -181,6 +182,8 @@ class ArrowObjects:
             if size != len(data):
                 raise OSError(f"{size} of {len(data)} bytes arrived")
 
+        with self._lock:
+            self._inputs.pop(key, None)  # it knows the size that the object had
         self._asked(put)
 
     def read(self, key: str, position: int, length: int) -> bytes:

@@ -12,6 +12,7 @@ before a manifest without it comes into force; so each object of this shard is n
 both. The sweep removes what is only on the list. Names are never used twice: each has the number of the opening (with a
 journal in PostgreSQL, the term) and a number within it. So an object that was once given up cannot count again, an
 upload that arrives late cannot replace anything, and no directory removes what another one, a copy of it, has written.
+What both name is removed by the one of them that owns the location: see `location_owner`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import Damaged, InvalidField, PenstockError, StorageError, Unavailable
 from penstock.storage.block_cache import BlockCache, BlockReader, key_of
 from penstock.storage.disk import Bytes, Disk, File, ReadableDisk
+from penstock.storage.location_owner import CONTENT_BYTES, Ownership, decode_token, encode_token
 from penstock.storage.objects import LOCAL, Objects, check_url, is_refusal, open_objects
 from penstock.storage.schema import SCHEMAS
 
 DIRECTORY: Final = "segments"
 BOOK_NAME: Final = f"{DIRECTORY}/locations.json"
 FILE_NAME: Final = re.compile(r"(\d{20})-(\d+)(?:-(\d+))?\.parquet")
-PROOF: Final = "PENSTOCK"  # an object that is always there, so that a missing one can be told from a missing location
+# An object that is always there, so that a missing one can be told from a missing location; it says whose it is.
+PROOF: Final = "PENSTOCK"
 PROBE: Final = "probe"  # always of this name: what a crash leaves of it, the next attempt removes
 FORMAT: Final = 1
 PAUSE_US_MIN: Final = 250_000  # after a failure, before the location is asked again
@@ -62,6 +65,7 @@ class SegmentOptions(msgspec.Struct, frozen=True):
 
     url: str | None = None  # None: where they went before
     cache_bytes: int = limits.segments_cache_bytes_default
+    claims: bool = False  # take the locations over, whichever directory has them
 
     @classmethod
     def of(cls, url: str | Path | None, cache_bytes: int = limits.segments_cache_bytes_default) -> SegmentOptions:
@@ -139,6 +143,7 @@ class Location:
 
     def __init__(self, entry: LocationEntry, objects: Objects, clock: Clock) -> None:
         self.entry = entry
+        self.number, self.url = entry.number, entry.url
         self._objects = objects
         self._clock = clock
         self._trouble: tuple[int, Unavailable] | None = None  # until when, on the monotonic clock
@@ -170,8 +175,10 @@ class Location:
         self._trouble = None
         try:
             self.put(key, data)
-            is_sound = self.read(key, 0, len(data) + 1) == data and key in self.list("")
-            self.put(PROOF, data)
+            present = self.list("")
+            is_sound = self.read(key, 0, len(data) + 1) == data and key in present
+            if PROOF not in present:
+                self.put(PROOF, data)
             self.remove(key)
         except FileNotFoundError:
             is_sound = False
@@ -182,14 +189,24 @@ class Location:
 
     def check(self) -> None:
         """Raise `Unavailable` unless the location answers, and is the one that it was."""
+        self._proof()
+
+    def owner(self) -> str:
+        """The token of the directory that has it; empty when none has. Raises as `check` does."""
+        return decode_token(self._proof())
+
+    def _proof(self) -> bytes:
         self._trouble = None
         try:
-            self._asked(lambda: self._objects.size(self._key(PROOF)))
+            return self._asked(lambda: self._objects.read(self._key(PROOF), 0, CONTENT_BYTES))
         except FileNotFoundError:
             raise Unavailable(
                 f"segments: {self.entry.url} has nothing of this shard",
                 hint="is it mounted, and is it still the same bucket?",
             ) from None
+
+    def set_owner(self, token: str) -> None:
+        self.put(PROOF, encode_token(token))
 
     def _key(self, key: str) -> str:
         return f"{self.entry.shard}/{key}" if key else self.entry.shard
@@ -343,6 +360,7 @@ class SegmentFiles(ReadableSegments):
         self.cache: BlockCache | None = None
         self.term = term
         self._numbers = count()
+        self._owners = Ownership(disk)
 
     def keep_cache(self, cache: BlockCache | None) -> None:
         """Keep what is read and written at locations in this cache too."""
@@ -350,33 +368,40 @@ class SegmentFiles(ReadableSegments):
 
     # Which location is in use.
 
-    def use(self, url: str, shard_id: bytes, before_first: Callable[[], object], token: str) -> None:
+    def use(self, url: str, identity: str, before_first: Callable[[], object], token: str) -> None:
         """Keep new files at a location, or again in the data directory. A new location must prove itself first.
 
-        `before_first` is called before the book names its first location.
+        `identity` is the prefix of this history there. `before_first` is called before the book names its first
+        location.
         """
         if url == LOCAL:
             if self.book.current:
                 self._write(msgspec.structs.replace(self.book, current=0))
             return
-        shard = shard_id.hex()
-        number = self.book.number_of(url, shard)
+        number = self.book.number_of(url, identity)
         if number == 0:
             number = 1 + max((entry.number for entry in self.book.locations), default=0)
-            entry = LocationEntry(number, url, shard)
+            entry = LocationEntry(number, url, identity)
             location = self._opened(entry)
             try:
                 location.probe(token)
             except Unavailable as error:
                 raise Unavailable(error.message, hint=_PROBE_HINT) from error
+            self._owners.take(location)
             before_first()
             self._locations[number] = location
             self._write(msgspec.structs.replace(self.book, current=number, locations=[*self.book.locations, entry]))
         elif self.book.current != number:
             self._write(msgspec.structs.replace(self.book, current=number))
 
-    def begin(self) -> None:
-        """Count the opening, and look whether the location answers. One that is away is waited for later."""
+    def begin(self, *, claims: bool = False) -> None:
+        """Count the opening, and take the location. One that is away is waited for later, and taken then.
+
+        `claims`: take all locations over, whichever directory has them.
+        """
+        if claims:
+            for entry in self.book.locations:
+                self._owners.take(self.location(entry.number), claims=True)
         if self.book.current == 0:
             return
         if self.term == 0:
@@ -385,16 +410,16 @@ class SegmentFiles(ReadableSegments):
             self._write(msgspec.structs.replace(self.book, openings=openings))
             self.term = openings
         try:
-            self.location(self.book.current).check()
+            self._owners.take_once(self.location(self.book.current))
         except Unavailable as error:
             if is_refusal(error):
                 raise
             logger.warning("the location of sealed segments does not answer, and is tried again later: %s", error)
 
     def check_current(self) -> None:
-        """Raise `Unavailable` when new files cannot be written."""
+        """Raise `Unavailable` when new files cannot be written, `DirectoryInUse` when another directory writes them."""
         if self.book.current:
-            self.location(self.book.current).check()
+            self._owners.check(self.location(self.book.current))
 
     def new_name(self, table: str, first_sequence: int, number: int) -> str:
         """A name for a new file. `number` counts within one seal; it is all that short names have."""
@@ -438,6 +463,17 @@ class SegmentFiles(ReadableSegments):
         if len(still) < len(self.book.leftovers):
             self._write(msgspec.structs.replace(self.book, leftovers=still))
 
+    def removable(self, names: Iterable[str]) -> list[str]:
+        """Files that may be removed: none at a location that another directory has taken over, or that is away."""
+        names, refused = list(names), set()
+        for number in {location_number(name) for name in names} - {0}:
+            try:
+                self._owners.check(self.location(number))
+            except (StorageError, Unavailable) as error:
+                logger.warning("files that are not needed any more are left where they are: %s", error)
+                refused.add(number)
+        return [name for name in names if location_number(name) not in refused]
+
     def is_of_this_opening(self, name: str) -> bool:
         match = FILE_NAME.fullmatch(name.rpartition("/")[2])
         return match is not None and int(match[3] or 0) == self.term
@@ -454,6 +490,7 @@ class SegmentFiles(ReadableSegments):
             self._disk.write_whole(name, data)
             return
         location, key = found
+        self._owners.take_once(location)
         self.add_leftovers([name])
         location.put(key, data)
         if self.cache is not None:
@@ -467,6 +504,7 @@ class SegmentFiles(ReadableSegments):
         if self.cache is not None:
             key = key_of(name)
             self.cache.drop(lambda other: other == key)
+        self._owners.take_once(found[0])
         found[0].remove(found[1])
 
     def sweep_cache(self) -> None:
@@ -497,6 +535,9 @@ class SegmentFiles(ReadableSegments):
 
     def total_bytes(self) -> int:
         return self._disk.total_bytes()
+
+    def place(self) -> str:
+        return self._disk.place()
 
     def lock(self) -> None:
         self._disk.lock()
