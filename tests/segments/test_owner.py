@@ -34,7 +34,7 @@ def fill(location: str | Path, url: str | None) -> None:
         handle._session.execute(ops.Seal())
 
 
-def read(handle: penstock.Penstock) -> list[bytes]:
+def read(handle: penstock.Penstock) -> list[Any]:
     return [message.payload for message in handle.queue("mail").read(limit=1_000)]
 
 
@@ -45,8 +45,9 @@ def remove_all(handle: penstock.Penstock) -> None:
 
 @pytest.fixture
 def original(tmp_path, url) -> Path:
-    fill(tmp_path / "data", url)
-    return tmp_path / "data"
+    path = Path(tmp_path) / "data"
+    fill(path, url)
+    return path
 
 
 @pytest.fixture
