@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -233,13 +233,15 @@ def load(file: tuple[str, str] | None, environment: Mapping[str, str], flags: Ma
     """Settings from a file (its name and its text), the environment and the flags that were given."""
     problems: list[str] = []
     chosen: dict[str, Any] = {}
+    refused: set[str] = set()
     for setting in [*_of_file(file, problems), *_of_environment(environment, problems), *_of_flags(flags)]:
         try:
             chosen[setting.name] = _checked(setting)
         except ValueError as error:
             problems.append(str(error))
+            refused.add(setting.name)
     settings = Settings(**chosen)
-    problems += _clashes(settings)
+    problems += _clashes(settings, refused)
     if problems:
         raise BadSettings("\n".join(problems))
     return settings
@@ -384,8 +386,8 @@ def is_loopback_name(host: str) -> bool:
         return False
 
 
-def _clashes(settings: Settings) -> Iterator[str]:
-    """What is wrong between settings that are each valid."""
+def _clashes(settings: Settings, refused: Collection[str]) -> Iterator[str]:
+    """What is wrong between settings that are each valid; those that were refused have their defaults."""
     if settings.auth == "off" and settings.dashboard_read_only:
         yield "auth is 'off' and dashboard_read_only is true: without access control everybody may do everything"
     if settings.auth == "off" and not is_loopback_name(settings.host):
@@ -394,7 +396,7 @@ def _clashes(settings: Settings) -> Iterator[str]:
         yield f"auth is 'off' and admin_host is {settings.admin_host!r}: without access control only loopback will do"
     yield from _port_clashes(settings)
     useless = [name for name in ("node", "advertise", "deployment", "replicated") if getattr(settings, name)]
-    if not settings.store and useless:
+    if not settings.store and "store" not in refused and useless:
         yield f"{useless[0]} is of no use without store"
     yield from _tls_clashes(settings)
     missing = [name for name in _JWT if not getattr(settings, name)]

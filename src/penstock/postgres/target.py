@@ -34,7 +34,19 @@ _REMEDIES: Final = {
     "53300": "raise max_connections: a node needs five connections",
     "25006": "this server only reads: name the primary, or all hosts with target_session_attrs=read-write",
 }
-_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')  # a refused connection has no code
+# A refused connection has no code, only words.
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
+_WORDS: Final = {
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
+    "is not permitted to log in": "28000",
+    "no pg_hba.conf entry": "28000",
+    "pg_hba.conf rejects": "28000",
+    "too many clients": "53300",
+    "remaining connection slots": "53300",
+    "too many connections": "53300",
+    "session is read-only": "25006",
+}
 
 
 class Target(NamedTuple):
@@ -112,7 +124,5 @@ def server_error(state: str | None, message: str, target: Target) -> StorageErro
 def _remedy(state: str | None, message: str) -> str:
     if state in _REMEDIES:
         return _REMEDIES[state]
-    for code, words in (("28P01", "password authentication failed"), ("28P01", "no password supplied")):
-        if words in message:
-            return _REMEDIES[code]
-    return "check that PostgreSQL runs, and the address"
+    known = next((code for words, code in _WORDS.items() if words in message), None)
+    return "check that PostgreSQL runs, and the address" if known is None else _REMEDIES[known]
