@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -164,7 +164,8 @@ def test_a_schema_of_a_newer_version(serve, url, postgres):
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes", "synchronous_commit"])
 def test_a_server_that_may_lose_what_it_confirms(serve, setting):
-    server = PostgresServer(**{setting: "off"})
+    off: dict[str, Any] = {setting: "off"}
+    server = PostgresServer(**off)
     try:
         refusal = serve(server.new_database())
     finally:
