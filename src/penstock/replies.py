@@ -314,6 +314,26 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     looked_back_to: datetime | None = None  # when the oldest of them was pushed
 
 
+class PartitionSeek(msgspec.Struct, frozen=True):
+    """What a seek of a group does in one partition."""
+
+    partition: str
+    from_offset: int  # the oldest that the group may still get
+    to_offset: int
+    redelivered: int  # messages that are settled, and would be delivered again
+    skipped: int  # messages that are not settled, and would not be delivered
+    leased: int  # messages whose leases would end
+
+
+class SeekPreview(msgspec.Struct, frozen=True):
+    """What a seek of a group would do."""
+
+    redelivered: int
+    skipped: int
+    leased: int
+    partitions: list[PartitionSeek]
+
+
 class LeaseView(msgspec.Struct, frozen=True):
     """A lease that is held."""
 

@@ -258,6 +258,7 @@ def look_rows() -> list[Row]:
     """Connections, nodes, traces, pipelines and the past."""
     every, operate = (("monitor", BROKER),), (("operate", BROKER),)
     return [
+        Row("preview_seek", (MANAGE,), call(ops.PreviewSeek(Q, "g", "latest")), grpc=("Queues.PreviewSeek", {"queue": Q, "group": "g", "to": {"latest": True}})),
         Row("search_messages", (READ,), call(ops.SearchMessages(Q)), ("POST", f"/queues/{Q}/messages/search", {"key": "k"}), grpc=("Queues.SearchMessages", {"queue": Q})),
         Row("pipelines", every, call(ops.Pipelines()), ("GET", "/pipelines", None)),
         Row("get_pipeline_run", every, call(ops.GetPipelineRun("rollup", "r1")), ("GET", "/pipelines/rollup/runs/r1", None)),

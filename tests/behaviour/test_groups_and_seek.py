@@ -473,3 +473,36 @@ def test_a_group_still_observes_after_a_restart(ps, way, clock):
     way.let_time_happen()
 
     assert queue.stats().groups["observer"].lag == 1
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest", 0, 2, 5, 99])
+def test_a_dry_run_says_what_a_seek_then_does(ps, clock, to):
+    queue = ps.create_queue("events")
+    queue.push_many(numbered(8))
+    first, second, third = queue.lease(3)
+    first.ack()
+    third.ack()
+    queue.lease(1)[0].nack(delay=60)
+    before = queue.stats()
+
+    preview = queue.preview_seek("default", to)
+
+    assert queue.stats() == before
+    second.extend(60)  # nothing was taken from its holder
+    start = preview.partitions[0].to_offset
+    settled, unsettled = {0, 2}, {1, 3, 4, 5, 6, 7}
+    assert preview.redelivered == len({offset for offset in settled if offset >= start})
+    assert preview.skipped == len({offset for offset in unsettled if offset < start})
+    assert (preview.leased, preview.partitions[0].from_offset) == (1, 1)
+    queue.seek("default", to)
+    clock.advance(TICK)
+    assert len(drain(queue)) == len(unsettled) - preview.skipped + preview.redelivered
+
+
+def test_a_dry_run_of_a_seek_of_one_partition_names_that_one(ps):
+    queue = ps.create_queue("events", partitions=3)
+    queue.push(b"a", partition=1)
+    preview = queue.preview_seek("default", "latest", 1)
+    assert [(row.partition, row.skipped) for row in preview.partitions] == [("1", 1)]
+    with pytest.raises(GroupNotFound):
+        queue.preview_seek("nobody", "latest")

@@ -51,6 +51,7 @@ CALLS: Final[dict[Any, tuple[str, str]]] = {
             ops.CreateGroup: "CreateGroup",
             ops.DeleteGroup: "DeleteGroup",
             ops.Seek: "Seek",
+            ops.PreviewSeek: "PreviewSeek",
             ops.Latest: "GetLatest",
             ops.Members: "ListMembers",
             ops.Join: "Join",

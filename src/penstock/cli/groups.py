@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from penstock.cli import human, output
@@ -111,6 +112,7 @@ def seek(
     group: GroupName,
     to: Annotated[Any, typer.Argument(parser=human.position, metavar="POSITION", help=POSITION_HELP)],
     partition: Partition = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move a group to another position; its leases end.
@@ -118,6 +120,11 @@ def seek(
     A time before now needs `--` before it: `penstock seek orders billing -- -1h`
     """
     with broker.opened() as ps:
+        if dry_run:
+            preview = ps.queue(queue).preview_seek(group, to, partition)
+            effects = f"redeliver {preview.redelivered:,}, skip {preview.skipped:,}, end leases of {preview.leased:,}"
+            output.done(f"would {effects}", msgspec.to_builtins(preview), as_json=as_json)
+            return
         ps.queue(queue).seek(group, to, partition)
         lags = ps.queue(queue).groups()[group]
     lag = sum(row.lag for row in lags)

@@ -286,6 +286,12 @@ class Partition:
         kept = (self._kept_in(max(extent.first, first), extent.end) for extent in self.extents_from(first))
         return list(islice(chain.from_iterable(kept), count))
 
+    def count_kept(self, first: int, end: int) -> int:
+        """How many offsets of [first, end) can be read."""
+        first = max(first, self.start)
+        lost = sum(max(0, min(end, last) - max(first, start)) for start, last in self.lost)
+        return max(0, end - first) - lost - (self.removed.count(first, end) if self.removed and first < end else 0)
+
     def _kept_in(self, first: int, end: int) -> Sequence[int]:
         """The offsets of a part of an extent that are not removed."""
         if not self.removed.count(first, end):

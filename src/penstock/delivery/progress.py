@@ -125,6 +125,12 @@ class Progress:
             return SETTLED if self.sparse is None else self.sparse.get(offset, SETTLED)
         return self.states[index] if index < len(self.states) else FRESH
 
+    def unsettled_between(self, first: int, end: int) -> int:
+        """How many offsets of [first, end) are not settled."""
+        sparse = sum(first <= offset < end for offset in self.sparse or ())
+        first, end = max(first, self.base) - self.base, max(end, self.base) - self.base
+        return sparse + max(0, end - first) - self.states.count(SETTLED, first, end)
+
     def fresh_run(self, first: int, end: int, count_max: int) -> tuple[int, int]:
         """The first run of fresh offsets in [first, end), at most `count_max` long: (first, end), equal when none."""
         known = self.base + len(self.states)

@@ -284,6 +284,11 @@ def _seek(session: Session, call: ops.Seek, who: Who) -> Reply:
     return _change(session, decide)
 
 
+handles(ops.PreviewSeek)(
+    lambda session, call, who: session.shard.look(
+        lambda now: browse.preview_seek(session.shard.core, *structs.astuple(call), now)
+    )
+)
 handles(ops.Members)(lambda session, call, who: members.members(session.shard, call.queue, call.group))
 
 

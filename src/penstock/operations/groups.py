@@ -18,7 +18,7 @@ from penstock.operations.types import (
     QueueName,
     SessionSeconds,
 )
-from penstock.replies import Member, Membership
+from penstock.replies import Member, Membership, SeekPreview
 
 IN_GROUP: Final = ("queue_not_found", "group_not_found")
 MEMBER: Final = (*IN_GROUP, "member_fenced", "invalid_field")
@@ -77,6 +77,16 @@ class DeleteGroup(Operation[None], frozen=True):
 )
 class Seek(Operation[None], frozen=True):
     """Move a group to a position, in one partition or in all."""
+
+    queue: QueueName
+    group: GroupName
+    to: Position
+    partition: Partition | None = None
+
+
+@operation(Action.MANAGE, errors=(*IN_GROUP, "invalid_field"))
+class PreviewSeek(Operation[SeekPreview], frozen=True):
+    """What a seek would do, in each partition that it moves; changes nothing."""
 
     queue: QueueName
     group: GroupName

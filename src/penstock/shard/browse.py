@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.batch.layout import DUE
 from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import Entry
+from penstock.delivery.entries import Entry, GroupSet
 from penstock.delivery.group import Lease
 from penstock.delivery.inspection import group_stats, lags, lease_of, next_attempt, preview, why
 from penstock.delivery.log import Partition, Queue, ask_each
@@ -33,7 +33,7 @@ from penstock.model import (
     Retry,
     to_datetime,
 )
-from penstock.replies import LeaseView, Piece
+from penstock.replies import LeaseView, PartitionSeek, Piece, SeekPreview
 from penstock.shard.payload_rows import fetch_times, pieces_of, pieces_of_takes, sealed_extents
 from penstock.storage.extents import Extent as SealedExtent
 
@@ -268,6 +268,31 @@ def decide_seek(
     """A group moved to a position."""
     target = admin.queue_named(core, queue)
     return admin.decide_seek(admin.group_named(target, group), admin.start_at(target, to, partition), now)
+
+
+def preview_seek(
+    core: DeliveryState, queue: str, group: str, to: Position, partition: int | str | None, now: int
+) -> SeekPreview:
+    """What moving a group to a position would do."""
+    (entry,) = decide_seek(core, queue, group, to, partition, now)
+    assert isinstance(entry, GroupSet)
+    progress = admin.group_named(admin.queue_named(core, queue), group).progress
+    moved = [_moved(progress[number], start) for number, start in entry.starts]
+    totals = (sum(getattr(row, name) for row in moved) for name in ("redelivered", "skipped", "leased"))
+    return SeekPreview(*totals, moved)
+
+
+def _moved(progress: Progress, start: int) -> PartitionSeek:
+    partition = progress.partition
+    left = progress.unsettled_between(start, partition.end)
+    return PartitionSeek(
+        partition=partition.name,
+        from_offset=min(progress.sparse or (), default=progress.base),
+        to_offset=start,
+        redelivered=partition.count_kept(start, partition.end) - left,
+        skipped=progress.unsettled_between(partition.start, start),
+        leased=progress.leased,
+    )
 
 
 def leases(shard: Shard, queue: str, group: str | None, limit: int) -> tuple[list[LeaseView], Ticket]:

@@ -102,6 +102,16 @@ WORKFLOW_OPERATION: Final = Shape(
 )
 
 
+# A seek, or with `dry_run` what it would do.
+SEEK: Final = Shape(ops.PreviewSeek, "SeekBody", is_request=True, without=("queue", "group"))
+SEEK_BODY: Final = new_struct(
+    "Seek",
+    "Where a group is moved to; with `dry_run` the reply says what that would do, and nothing is changed.",
+    [("dry_run", bool, False)],
+    bases=(SEEK.type,),
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
 LAG: Final = shape_of(PartitionLag)
 GROUP: Final = new_struct(
     "Group", "A group, and its position in each partition.", [("name", str), ("partitions", list_of(LAG.type))]

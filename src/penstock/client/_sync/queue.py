@@ -37,7 +37,7 @@ from penstock.model_letters import MessageFilter
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries
 from penstock.model_tasks import OperationView
 from penstock.push_items import build_some
-from penstock.replies import LeaseView, Member, MessageDetails, MessageEvent, MessagePage, MessageSearch
+from penstock.replies import LeaseView, Member, MessageDetails, MessageEvent, MessagePage, MessageSearch, SeekPreview
 from penstock.requests import OnError
 from penstock.validation import PLAIN
 
@@ -267,6 +267,11 @@ class Queue:
     def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
         """Move a group to earliest, latest, an offset or a time; leases that it holds are lost."""
         self._session.execute(ops.Seek(self.name, group, validation.wire_position(to, "to"), partition))
+
+    def preview_seek(self, group: str, to: Position, partition: int | str | None = None) -> SeekPreview:
+        """What `seek` would do: messages delivered again, skipped, and taken from their holders; changes nothing."""
+        call = ops.PreviewSeek(self.name, group, validation.wire_position(to, "to"), partition)
+        return self._session.execute(call)
 
     def groups(self) -> dict[str, list[PartitionLag]]:
         """Each group, and its position in each partition."""

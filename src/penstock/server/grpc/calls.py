@@ -131,6 +131,7 @@ QUEUES: Final[Mapping[str, Simple]] = {
     "CreateGroup": Simple(ops.CreateGroup),
     "DeleteGroup": Simple(ops.DeleteGroup),
     "Seek": Simple(ops.Seek, _IN_DEFAULT),
+    "PreviewSeek": Simple(ops.PreviewSeek, _IN_DEFAULT),
     "ListGroups": Simple(ops.Groups, answer=_groups),
     "Join": Simple(ops.Join, _IN_DEFAULT),
     "Heartbeat": Simple(ops.Heartbeat, _IN_DEFAULT),

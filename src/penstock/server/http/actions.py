@@ -27,7 +27,7 @@ from penstock.telemetry.metrics import Metrics
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
 from penstock.wire.json_messages import batch_of, producer_of, receipts_of, settling_of
-from penstock.wire.json_operations import LETTER_SEARCH, TASK_OPERATION, WORKFLOW_OPERATION, json_of
+from penstock.wire.json_operations import LETTER_SEARCH, SEEK, TASK_OPERATION, WORKFLOW_OPERATION, json_of
 from penstock.wire.json_options import changes_of, state_of
 from penstock.wire.json_shapes import Shape
 
@@ -86,6 +86,14 @@ async def update_queue(request: RequestParts) -> Any:
     name = request.path["queue"]
     await request.execute(ops.UpdateQueue(name, changes_of(request.body)))
     return await _queue(request, name)
+
+
+async def seek(request: RequestParts) -> Any:
+    """POST /api/v1/queues/{queue}/groups/{group}/seek."""
+    preview = SEEK.read(request.body, {"queue": request.path["queue"], "group": request.path["group"]})
+    if not request.body.dry_run:
+        return await request.execute(ops.Seek(*msgspec.structs.astuple(preview)))
+    return json_of(ops.PreviewSeek).reply.write(preview, await request.execute(preview))
 
 
 async def _queue(request: RequestParts, name: str) -> Any:

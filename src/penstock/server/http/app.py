@@ -201,7 +201,7 @@ def _response(route: Route, result: Any) -> Response:
     if isinstance(result, Text):
         return Response(result.content, media_type=result.media)
     if result is None:
-        return Response(status_code=route.success)
+        return Response(status_code=204 if route.media == "application/json" else route.success)
     return Response(encode(result), route.success, media_type="application/json")
 
 

@@ -19,7 +19,7 @@ from penstock.server.http import actions, sign_in
 from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
-from penstock.wire.json_operations import LETTER_SEARCH, TASK_OPERATION, WORKFLOW_OPERATION, json_of
+from penstock.wire.json_operations import LETTER_SEARCH, SEEK_BODY, TASK_OPERATION, WORKFLOW_OPERATION, json_of
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueState
 
 API: Final = "/api/v1"
@@ -137,6 +137,7 @@ CUSTOM: Final = {
     ops.UpdateQueue: custom(ops.UpdateQueue, actions.update_queue, body=OptionsChange, result=QueueState),
     ops.Queues: custom(ops.Queues, actions.list_queues, result=models.QueuesView),
     ops.GetOptions: custom(ops.GetOptions, actions.get_queue, result=QueueState),
+    ops.Seek: custom(ops.Seek, actions.seek, body=SEEK_BODY, result=json_of(ops.PreviewSeek).reply.type),
     ops.ReplaceLetters: custom(ops.ReplaceLetters, actions.replace_letters, body=models.LetterReplacement),
     ops.SubmitTasks: custom(ops.SubmitTasks, actions.submit, body=tasks.submission, result=tasks.SUBMITTED_TASKS),
     ops.FinishTasks: custom(ops.FinishTasks, actions.finish, body=tasks.finished, result=tasks.FinishResults),

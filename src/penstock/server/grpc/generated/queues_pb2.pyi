@@ -1247,6 +1247,34 @@ class SeekResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PreviewSeekResponse(_message.Message):
+    __slots__ = ("redelivered", "skipped", "leased", "partitions")
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    redelivered: int
+    skipped: int
+    leased: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionSeek]
+    def __init__(self, redelivered: _Optional[int] = ..., skipped: _Optional[int] = ..., leased: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionSeek, _Mapping]]] = ...) -> None: ...
+
+class PartitionSeek(_message.Message):
+    __slots__ = ("partition", "from_offset", "to_offset", "redelivered", "skipped", "leased")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    partition: str
+    from_offset: int
+    to_offset: int
+    redelivered: int
+    skipped: int
+    leased: int
+    def __init__(self, partition: _Optional[str] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., redelivered: _Optional[int] = ..., skipped: _Optional[int] = ..., leased: _Optional[int] = ...) -> None: ...
+
 class ListGroupsRequest(_message.Message):
     __slots__ = ("queue",)
     QUEUE_FIELD_NUMBER: _ClassVar[int]
