@@ -286,7 +286,7 @@ def _seek(session: Session, call: ops.Seek, who: Who) -> Reply:
 
 handles(ops.PreviewSeek)(
     lambda session, call, who: session.shard.look(
-        lambda now: browse.preview_seek(session.shard.core, *structs.astuple(call), now)
+        lambda now: browse.preview_seek(session.shard.core, call.queue, call.group, call.to, call.partition, now)
     )
 )
 handles(ops.Members)(lambda session, call, who: members.members(session.shard, call.queue, call.group))

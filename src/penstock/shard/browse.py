@@ -278,8 +278,12 @@ def preview_seek(
     assert isinstance(entry, GroupSet)
     progress = admin.group_named(admin.queue_named(core, queue), group).progress
     moved = [_moved(progress[number], start) for number, start in entry.starts]
-    totals = (sum(getattr(row, name) for row in moved) for name in ("redelivered", "skipped", "leased"))
-    return SeekPreview(*totals, moved)
+    return SeekPreview(
+        redelivered=sum(row.redelivered for row in moved),
+        skipped=sum(row.skipped for row in moved),
+        leased=sum(row.leased for row in moved),
+        partitions=moved,
+    )
 
 
 def _moved(progress: Progress, start: int) -> PartitionSeek:
