@@ -8,10 +8,12 @@ import threading
 
 import grpc
 import httpx
+import psycopg
 import pytest
 
 import penstock
 from penstock.cli import main
+from penstock.cli.exits import SERVER_ERROR
 from penstock.errors import DirectoryInUse
 from penstock.server.grpc.generated import queues_pb2
 from tests.support.grpc_stub import Stub
@@ -136,6 +138,43 @@ def test_keys_are_shared_and_a_revoked_one_is_refused_by_spares_too(run_node):
     with penstock.connect(owner.url()) as ps:
         ps.access.revoke_key(key.id)
     until(lambda: status() == 401)
+
+
+def test_a_frozen_node_whose_name_another_process_took_ends_when_it_wakes_up(start_node):
+    """Or both would find their own name as the owner, and depose each other for ever."""
+    first = start_node("a")
+    with penstock.connect(first.url()) as ps:
+        ps.queue("orders").push(b"1")
+    first.signal(signal.SIGSTOP)
+    second = start_node("a")
+    until(lambda: second.status() == "ok")
+    first.signal(signal.SIGCONT)
+
+    assert first.process.wait(PATIENCE_SECONDS) == SERVER_ERROR
+    assert first.process.stdout is not None
+    assert "another process is the node 'a'" in first.process.stdout.read()
+    until(lambda: second.status() == "ok")
+    with penstock.connect(second.url()) as ps:
+        ps.queue("orders").push(b"2")
+        assert ps.queue("orders").stats().messages == 2
+
+
+def test_a_node_that_lost_its_connection_has_its_row_again(run_node, url):
+    node = run_node("a")
+
+    def row() -> tuple[int, int]:
+        with psycopg.connect(url) as connection:
+            found = connection.execute("SELECT backend, counter FROM penstock.nodes WHERE node = 'a'").fetchone()
+            assert found is not None
+            return found[0], found[1]
+
+    backend, _ = row()
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s)", [backend])
+    until(lambda: row()[0] != backend)
+    counter = row()[1]
+    until(lambda: row()[1] > counter)
+    assert node.status() == "ok"
 
 
 def test_a_second_process_with_the_name_of_a_node_is_refused(run_node):

@@ -180,7 +180,7 @@ def test_the_command_line_refuses_it_too(capsys, monkeypatch, url):
     assert main(["store", "status", "postgresql://penstock:secret@h/db"]) == 1
     assert "secret" not in capsys.readouterr().err
     assert main(["store", "status"]) == 1
-    assert "there is no URL" in capsys.readouterr().err
+    assert "no URL is given" in capsys.readouterr().err
     assert main(["store", "init", url, "--deployment", "shop"]) == 0
     assert "deployment shop" in capsys.readouterr().out
     assert main(["store", "migrate", url]) == 0

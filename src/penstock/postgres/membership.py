@@ -4,6 +4,9 @@ A node is alive as long as its counter moves. Nobody compares clocks: a counter 
 looks, or over two when the node's connection is gone, is a dead node's. While the store is away nobody can look, so an
 outage makes nobody dead. When the owner is dead, or has given the shard back, the living try in the order of a
 rendezvous hash, each a little later than the one before it. Trying too early does no harm: the term decides.
+
+A name belongs to the process that registered it last. One that finds another process in its row ends: two owners of one
+name would depose each other for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +35,12 @@ EMBEDDED: Final = "embedded-"  # how the names of nodes begin that are no broker
 
 _REGISTER: Final = """
     INSERT INTO penstock.nodes (node, address, backend) VALUES ($1, $2, pg_backend_pid())
-    ON CONFLICT (node) DO UPDATE SET address = $2, backend = pg_backend_pid(), counter = penstock.nodes.counter + 1"""
+    ON CONFLICT (node) DO UPDATE SET address = $2, backend = pg_backend_pid(), counter = penstock.nodes.counter + 1
+    RETURNING backend"""
+# After a lost connection: the row is still that of this process as long as it names its last session.
+_REGISTER_AGAIN: Final = """
+    UPDATE penstock.nodes SET address = $2, backend = pg_backend_pid(), counter = counter + 1
+    WHERE node = $1 AND backend = $3 RETURNING backend"""
 _BEAT: Final = """
     UPDATE penstock.nodes SET counter = counter + 1, durable_sequence = greatest(durable_sequence, $2::bigint)
     WHERE node = $1 AND backend = pg_backend_pid()"""
@@ -72,11 +80,12 @@ class View(NamedTuple):
 
 def look(link: Link, access_name: str = "") -> View:
     """One look at the store."""
-    nodes = {row[0]: Node(*row) for row in link.rows(_NODES)}
     row = link.one(_SHARD, SHARD, access_name)
     if row is None:
         raise StorageError("the store has no shard", hint="penstock store init")
     shard_id, owner, term, access_version = row
+    # After the owner: it is a node before it owns anything, so its row is there.
+    nodes = {node[0]: Node(*node) for node in link.rows(_NODES)}
     return View(shard_id, owner, term, access_version, nodes)
 
 
@@ -133,6 +142,9 @@ class Membership:
         self.view: View | None = None
         self._moved: dict[str, tuple[int, int]] = {}  # the counter of each node, and when it was first seen so
         self.problem = ""  # why the last heartbeat failed
+        self.failed: StorageError | None = None  # why this process is no node any more
+        self.on_fail: Callable[[], object] = lambda: None
+        self._backend = 0  # the last session that had the row
         self._links = links
         self._access_name = access_name
         self._link: Link | None = None
@@ -143,13 +155,22 @@ class Membership:
         """Become a node; refused when another process has the name."""
         self.address = address
         link = self._link = self._links.new(statement_seconds=BEAT_STATEMENT_SECONDS)
-        row = link.one(_NAMESAKE, self.node)
-        if row is not None and row[0] and self._moves(link, row[1]):
-            raise DirectoryInUse(f"another process is the node {self.node!r}", hint="give each node a name of its own")
-        link.execute(_REGISTER, self.node, address)
+        self._have_row(link)
         link.execute("UPDATE penstock.nodes SET request = '' WHERE node = $1", self.node)
         link.execute(_FORGET)
         self.beat()
+
+    def _have_row(self, link: Link) -> None:
+        """Have the row of this name; refused when another process counts in it."""
+        row = link.one(_REGISTER_AGAIN, self.node, self.address, self._backend)
+        if row is None:
+            other = link.one(_NAMESAKE, self.node)
+            if other is not None and other[0] and self._moves(link, other[1]):
+                hint = "give each node a name of its own"
+                raise DirectoryInUse(f"another process is the node {self.node!r}", hint=hint)
+            row = link.one(_REGISTER, self.node, self.address)
+        assert row is not None
+        self._backend = row[0]
 
     def _moves(self, link: Link, counter: int) -> bool:
         """Whether somebody else counts for this name."""
@@ -179,10 +200,10 @@ class Membership:
         sent_at = self.monotonic()
         if self._link is None or not self._link.is_open:
             self._link = self._links.new(statement_seconds=BEAT_STATEMENT_SECONDS)
-            self._link.execute(_REGISTER, self.node, self.address)
+            self._have_row(self._link)
         link = self._link
         if not link.execute(_BEAT, self.node, self.durable_sequence()):
-            link.execute(_REGISTER, self.node, self.address)
+            self._have_row(link)
         view = look(link, self._access_name)
         self.looks.saw(view)
         now = self.monotonic()
@@ -203,6 +224,10 @@ class Membership:
         while not self._stopping.wait(BEAT_SECONDS):
             try:
                 self.beat()
+            except DirectoryInUse as error:
+                self.failed = error
+                self.on_fail()
+                return
             except StorageError as error:
                 if self._link is not None:
                     self._link.close()

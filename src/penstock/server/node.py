@@ -54,6 +54,7 @@ class Node:
         self._membership = Membership(self._links, self.name, FILE)
         self._membership.monotonic = self._clock.monotonic
         self._membership.on_look = self._looked
+        self._membership.on_fail = self._notice
         self._access_version = -1
         self._seen_durable = 0  # the most that anybody has confirmed, as far as this node has seen
         self._changed = asyncio.Event()  # there may be something to do
@@ -114,7 +115,9 @@ class Node:
     # roles
 
     async def _turn(self) -> None:
-        """Become what this node should be now."""
+        """Become what this node should be now; raises when another process has its name."""
+        if self._membership.failed is not None:
+            raise self._membership.failed
         if self._server is None:
             return
         if self.role == "spare":
