@@ -136,7 +136,7 @@ def test_doctor_names_the_damage_changes_nothing_and_says_what_to_do(data, capsy
 
 def test_doctor_repairs_keeps_a_copy_and_the_directory_opens_again(data, capsys):
     damage(data, b"letter 3")
-    with pytest.raises(penstock.PenstockError, match="is not sound"):
+    with pytest.raises(penstock.PenstockError, match="is damaged"):
         penstock.open(data)
 
     assert main(["doctor", str(data), "--repair"]) == 0

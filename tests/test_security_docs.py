@@ -127,7 +127,7 @@ def run_commands(shell: Shell, text: str) -> None:
         ran = shell.type(line)
         if line.endswith(REFUSED):
             assert ran.code != 0, line
-            assert re.search(r"may not|asks for certificates", ran.printed), (line, ran.printed)
+            assert re.search(r"lacks the permission|requires client certificates", ran.printed), (line, ran.printed)
         else:
             assert ran.code == 0, (line, ran.printed)
 

@@ -119,10 +119,10 @@ NAMES: Final = Settings.__struct_fields__
 # What a setting must be: the end of an error.
 EXPECTED: Final = {
     "data": "the path of a directory",
-    "data_mode": 'a mode in quotes such as "0700" or "0750", with nothing for others',
+    "data_mode": 'a mode in quotes such as "0700" or "0750", without access for others',
     "store": "a URL such as 'postgresql://penstock@db1,db2/penstock'",
-    "store_password_file": "the path of a file with the password of the store, which others may not read",
-    "node": "a name of this node: letters, digits, '.', '_', ':' or '-', at most 50",
+    "store_password_file": "the path of a file with the password of the store, readable only by its owner",
+    "node": "a name for this node: letters, digits, '.', '_', ':' or '-', at most 50",
     "advertise": "a name or an address by which clients reach this node, without a port",
     "deployment": "the name of the deployment that the store belongs to",
     "replicated": "true or false",
@@ -153,19 +153,19 @@ EXPECTED: Final = {
     "dashboard_read_only": "true or false",
     "dashboard_environment": "a label of at most 24 characters, such as 'production'",
     "dashboard_color": "'green', 'blue', 'amber' or 'red'",
-    "tls": "'off', 'on', or 'proxy' when a proxy before the broker speaks TLS",
-    "tls_certificate": "the path of a certificate in PEM, with those that lead to its authority",
-    "tls_key": "the path of the certificate's key in PEM",
-    "tls_client_ca": "the path of the authority's certificates in PEM that sign those of clients",
+    "tls": "'off', 'on', or 'proxy' when a proxy in front of the broker terminates TLS",
+    "tls_certificate": "the path of a PEM certificate, with its chain",
+    "tls_key": "the path of the certificate's PEM key",
+    "tls_client_ca": "the path of the PEM certificates of the CA that signs client certificates",
     "tls_client": "'optional' or 'required'",
     "tls_minimum": "'1.3' or '1.2'",
     "plaintext": "true or false",
-    "jwt_issuer": "what tokens have as iss, such as 'https://login.example.org'",
-    "jwt_audience": "what tokens have as aud: the name of this broker at the issuer",
+    "jwt_issuer": "the iss claim of tokens, such as 'https://login.example.org'",
+    "jwt_audience": "the aud claim of tokens: the name of this broker at the issuer",
     "jwt_keys": "the path of a JWKS file, or an https URL without a password",
-    "jwt_grants_claim": "the name of the claim that has grants",
+    "jwt_grants_claim": "the name of the claim that holds the grants",
     "backups": "absolute paths, or URLs such as 's3://bucket/path'",
-    "master_key": "the path of a key file, which `penstock encryption init` makes",
+    "master_key": "the path of a key file, created by `penstock encryption init`",
     "kms_command": "a command that wraps and unwraps keys",
     "segments": "a URL such as 's3://bucket/prefix' without credentials, the path of a directory, or 'local'",
     "segments_cache_bytes": f"bytes from 0 to {limits.segments_cache_bytes_max}",
@@ -331,7 +331,7 @@ def _checked(setting: SourcedValue) -> Any:
         converted = None
     if name == "store" and source.startswith("--") and isinstance(value, str) and _has_password(value):
         raise ValueError(
-            f"{source}: a password in the arguments of a process can be read by everybody on this machine: "
+            f"{source}: a password in the arguments of a process is visible to every user of this machine: "
             "use PENSTOCK_STORE, store_password_file or PGPASSFILE"
         )
     if converted is None or isinstance(value, bool) != (_TYPES[name] is bool) or not _is_valid(name, converted):
@@ -389,15 +389,15 @@ def is_loopback_name(host: str) -> bool:
 def _clashes(settings: Settings, refused: Collection[str]) -> Iterator[str]:
     """What is wrong between settings that are each valid; those that were refused have their defaults."""
     if settings.auth == "off" and settings.dashboard_read_only:
-        yield "auth is 'off' and dashboard_read_only is true: without access control everybody may do everything"
+        yield "auth is 'off' and dashboard_read_only is true: without access control anyone may do anything"
     if settings.auth == "off" and not is_loopback_name(settings.host):
         yield f"auth is 'off' and host is {settings.host!r}: without access control a broker listens on loopback only"
     if settings.auth == "off" and settings.admin_host and not is_loopback_name(settings.admin_host):
-        yield f"auth is 'off' and admin_host is {settings.admin_host!r}: without access control only loopback will do"
+        yield f"auth is 'off' and admin_host is {settings.admin_host!r}: without access control it must be loopback"
     yield from _port_clashes(settings)
     useless = [name for name in ("node", "advertise", "deployment", "replicated") if getattr(settings, name)]
     if not settings.store and "store" not in refused and useless:
-        yield f"{useless[0]} is of no use without store"
+        yield f"{useless[0]} has no effect without store"
     yield from _tls_clashes(settings)
     missing = [name for name in _JWT if not getattr(settings, name)]
     if 0 < len(missing) < len(_JWT):
@@ -407,9 +407,9 @@ def _clashes(settings: Settings, refused: Collection[str]) -> Iterator[str]:
 def _port_clashes(settings: Settings) -> Iterator[str]:
     ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
     if all(port == "off" for port in ports.values()):
-        yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"
+        yield "tcp_port, http_port and grpc_port are all 'off': the broker would be unreachable"
     if settings.admin_host and settings.admin_port == "off":
-        yield "admin_host is of no use without admin_port"
+        yield "admin_host has no effect without admin_port"
     ports["admin_port"] = settings.admin_port
     used: dict[int, str] = {}
     for name, port in ports.items():
@@ -422,16 +422,16 @@ def _port_clashes(settings: Settings) -> Iterator[str]:
 def _tls_clashes(settings: Settings) -> Iterator[str]:
     if settings.tls == "proxy":
         if not settings.trusted_proxies:
-            yield "tls is 'proxy', but trusted_proxies is empty: name the address of the proxy there"
+            yield "tls is 'proxy', but trusted_proxies is empty: add the address of the proxy to it"
         if settings.tls_certificate:
             yield "tls is 'proxy', but tls_certificate is set: with tls = 'on' the proxy connects to the broker by TLS"
     elif settings.speaks_tls:
         missing = [name for name in ("tls_certificate", "tls_key") if not getattr(settings, name)]
         if missing:
-            yield f"TLS needs {' and '.join(missing)} too; 'penstock tls init' makes both files"
+            yield f"TLS needs {' and '.join(missing)} too; 'penstock tls init' creates both files"
     else:
         useless = [name for name in ("tls_key", "tls_client_ca") if getattr(settings, name)]
         if useless:
-            yield f"{' and '.join(useless)}: of no use without tls_certificate"
+            yield f"{' and '.join(useless)}: no effect without tls_certificate"
     if settings.tls_client == "required" and not settings.tls_client_ca:
-        yield "tls_client is 'required', but tls_client_ca is not set: nobody could connect"
+        yield "tls_client is 'required', but tls_client_ca is not set: no client could connect"

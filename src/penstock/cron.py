@@ -47,7 +47,7 @@ def next_tick(expression: str, zone: str, after: int) -> int:
         if tick is not None:
             return to_micros(tick, "cron")
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
-        hint = "five fields, minute hour day month weekday, such as '30 2 * * *'; or six, with seconds first"
+        hint = "use five fields, minute hour day month weekday, such as '30 2 * * *'; or six, with seconds first"
         raise InvalidField(f"cron: {expression!r} is not a cron expression: {error}", hint=hint) from None
     except OverflowError:
         pass
@@ -80,7 +80,7 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # a name may be a path, and a path may be anything
-        hint = "a name such as 'Europe/Berlin', or 'UTC'"
+        hint = "use a name such as 'Europe/Berlin' or 'UTC'"
         raise InvalidField(f"timezone: there is no time zone {name!r}", hint=hint) from None
 
 

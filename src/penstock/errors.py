@@ -217,25 +217,25 @@ class GroupNotFound(StateError):
 class GroupExists(StateError):
     """The group exists already."""
 
-    hint_default = "seek moves an existing group"
+    hint_default = "use seek to move an existing group"
 
 
 class MessageNotFound(StateError):
     """No message has this id, or it is no longer kept."""
 
-    hint_default = "check the id; raise the queue's retention if it is needed for longer"
+    hint_default = "check the id; raise the queue's retention to keep messages longer"
 
 
 class HistoryLost(StateError):
     """Retention has removed messages that a reader of the history asked for."""
 
-    hint_default = "start from what is kept, or skip what is gone (failOnDataLoss=false)"
+    hint_default = "start from the oldest message kept, or skip what is gone (failOnDataLoss=false)"
 
 
 class LeaseLost(StateError):
     """The lease behind this receipt expired, was settled already, or passed to another consumer."""
 
-    hint_default = "the message is settled or will be delivered again; do not settle it twice"
+    hint_default = "do not settle it again: the message is settled, or will be delivered again"
 
 
 class QueueFull(StateError):
@@ -288,7 +288,7 @@ class TaskNotFound(StateError):
 class TaskConflict(StateError):
     """The state of the task does not allow this."""
 
-    hint_default = "look at its state first"
+    hint_default = "check its state first"
 
 
 class ScheduleNotFound(StateError):
@@ -360,13 +360,13 @@ class TaskError(PenstockError):
 class TaskDied(TaskError):
     """The task failed for good; the message ends with the traceback of its last run."""
 
-    hint_default = "fix the cause, then retry it"
+    hint_default = "fix the cause, then retry the task"
 
 
 class ResultLost(TaskError):
     """The task completed, but its result could not be stored: it is not JSON, or too large."""
 
-    hint_default = "the work itself is done; return something that fits into JSON"
+    hint_default = "the work itself is done; return a JSON value"
 
 
 class TaskCancelled(TaskError):
@@ -376,7 +376,7 @@ class TaskCancelled(TaskError):
 class TaskUnfinished(TaskError, TimeoutError):
     """The task did not finish within the timeout."""
 
-    hint_default = "the task goes on; wait longer"
+    hint_default = "the task keeps running; wait longer"
 
 
 class SparkMissing(PenstockError):
@@ -404,7 +404,7 @@ class Unavailable(ServerError):
 class Moved(ServerError):
     """This node is a spare; `address` is where the owner can be reached, empty when there is none right now."""
 
-    hint_default = "Penstock clients follow by themselves; other clients connect to the address"
+    hint_default = "Penstock clients follow automatically; other clients must connect to that address"
 
     def __init__(self, message: str, *, address: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -414,13 +414,13 @@ class Moved(ServerError):
 class TlsFailed(ServerError):
     """The TLS handshake failed: a certificate was not accepted, or one side does not use TLS. Nothing was sent."""
 
-    hint_default = "docs/security.md has a section about TLS"
+    hint_default = "see the TLS section of docs/security.md"
 
 
 class Internal(ServerError):
     """An internal error of the broker; its log has the details."""
 
-    hint_default = "see the broker's log, and please report this"
+    hint_default = "see the broker's log for the cause, and please report this"
 
 
 class StorageError(PenstockError):
@@ -450,13 +450,13 @@ class DiskReadOnly(StorageError):
 class DiskFull(StorageError):
     """The disk is nearly full: pushes are refused, settling still works."""
 
-    hint_default = "free some space or lower the retention; consumers can go on"
+    hint_default = "free some space or lower the retention; consumers can continue"
 
 
 class StoreUnavailable(StorageError):
     """The connection to the store was lost, or a deadline passed. What was sent may or may not have happened."""
 
-    hint_default = "check that PostgreSQL runs and can be reached; Penstock goes on by itself when it is back"
+    hint_default = "check that PostgreSQL is running and reachable; Penstock resumes automatically"
 
 
 class StoreRefused(StorageError):
@@ -468,7 +468,7 @@ class StoreRefused(StorageError):
 class Deposed(StorageError):
     """Another node owns the shard now: this one changes nothing any more."""
 
-    hint_default = "the node becomes a spare, and clients go to the new owner"
+    hint_default = "this node becomes a spare, and clients move to the new owner"
 
 
 class Damaged(StorageError):
@@ -480,4 +480,4 @@ class Damaged(StorageError):
 class OutcomeUnknown(StorageError):
     """A write or sync failed midway: the operation may or may not have happened."""
 
-    hint_default = "look before you retry; the shard must be opened again"
+    hint_default = "check whether it happened before you retry; the data must be opened again"

@@ -40,7 +40,7 @@ def refuse_in_forks(handle: object) -> None:
 
 def inherited(what: str = "this Penstock") -> Closed:
     """The error that a fork gets."""
-    return Closed(f"{what} was opened before this process was forked", hint="open it after the fork, in each process")
+    return Closed(f"{what} was opened before this process was forked", hint="open it after the fork, once per process")
 
 
 class Inherited:

@@ -96,7 +96,7 @@ class MessageId(NamedTuple):
         queue, _, rest = text.partition("/") if isinstance(text, str) else ("", "", "")
         partition, _, offset = rest.partition("/")
         if not (queue and partition and offset.isascii() and offset.isdigit()):
-            raise InvalidField(f"id: {shown(text)} is not a message id", hint="an id reads queue/partition/offset")
+            raise InvalidField(f"id: {shown(text)} is not a message id", hint="an id looks like queue/partition/offset")
         return cls(queue, partition, int(offset))
 
 
@@ -329,19 +329,21 @@ def _check_masked_fields(fields: tuple[str, ...]) -> None:
         if not all(path.split(".")) or len(path) > limits.masked_field_length_max:
             raise InvalidField(
                 f"masked_fields: {shown(path)} is not a path into JSON",
-                hint="names, positions and * joined by dots, such as card.number or customer.*.email",
+                hint="use names, positions and * joined by dots, such as card.number or customer.*.email",
             )
 
 
 def _check_limits(options: QueueOptions) -> None:
     for rate in RATES:
         if getattr(options, f"{rate}_burst") is not None and getattr(options, f"{rate}_per_second") is None:
-            raise InvalidField(f"{rate}_burst: says how far {rate}_per_second may run ahead, which is not set")
+            raise InvalidField(f"{rate}_burst: needs {rate}_per_second, which is not set")
     if options.ordering == "partition":
         for name in ("key_lease_per_second", "key_max_in_flight"):
             if getattr(options, name) is not None:
                 hint = "use ordering='key' or 'none', or limit the whole queue"
-                raise InvalidField(f"{name}: messages cannot be passed over in partition order", hint=hint)
+                raise InvalidField(
+                    f"{name}: not possible with partition order, where no message may be passed over", hint=hint
+                )
 
 
 def queue_options_decode(data: bytes) -> QueueOptions:
@@ -394,18 +396,17 @@ def check_priority(value: Any) -> int:
 def check_durability(value: Any) -> None:
     """A level of durability, or None for the default."""
     if value is not None and value not in DURABILITIES:
-        raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))
+        raise InvalidField(
+            f"durability: {value!r} is not a durability level", hint=suggestion(str(value), DURABILITIES)
+        )
 
 
 def check_path(path: Any) -> None:
     """A data directory, the URL of a store in PostgreSQL, or None; what has another scheme is somewhere else."""
     scheme = _SCHEME.match(str(path))
     if scheme and scheme[0] not in STORE_SCHEMES:
-        hint = (
-            "a directory, or postgresql://…; penstock.connect() is for brokers, as in"
-            " penstock.connect('penstock://localhost:7710')"
-        )
-        raise InvalidField(f"path: {scheme[0]}… is not a directory but a URL", hint=hint)
+        hint = "use a directory or postgresql://…; for a broker, use penstock.connect('penstock://localhost:7710')"
+        raise InvalidField(f"path: {scheme[0]}… is a URL, not a directory", hint=hint)
 
 
 def is_store_url(path: object) -> bool:
@@ -423,7 +424,9 @@ def check_mode(value: object) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str) or not is_mode(value):
-        raise InvalidField(f'data_mode: {value!r} is not "0700", "0750" or the like', hint="others may never read it")
+        raise InvalidField(
+            f'data_mode: {value!r} is not a mode such as "0700" or "0750"', hint="other users must have no access"
+        )
     return int(value, 8)
 
 

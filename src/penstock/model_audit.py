@@ -120,7 +120,7 @@ def decode_record(payload: bytes) -> AuditRecord:
     try:
         return msgspec.json.decode(payload, type=AuditRecord)
     except msgspec.DecodeError as error:
-        raise InvalidField(f"audit: not a record: {error}") from None
+        raise InvalidField(f"audit: not an audit record: {error}") from None
 
 
 def verify_chain(messages: Iterable[tuple[int, bytes]], start: int, end: int, anchor: Anchor) -> AuditVerification:
@@ -169,11 +169,11 @@ class _Check:
             yield f"record {offset} was moved: it was written as number {record.sequence}"
         fields = msgspec.json.decode(payload)
         if _digest(fields) != record.hash or _ENCODER.encode(fields) != payload:
-            yield f"record {offset} was changed: its hash is another"
+            yield f"record {offset} was changed: its hash does not match"
         if self.previous is not None and record.previous != self.previous:
             yield f"record {offset} does not follow the one before it: the chain is broken"
         if offset == self._anchor.offset and record.hash != self._anchor.hash:
-            yield f"record {offset} is not the one that the anchor names"
+            yield f"record {offset} is not the one recorded in the anchor"
 
     def end(self, end: int) -> None:
         """All that there are were taken."""

@@ -167,7 +167,7 @@ def _sentence(reason: WaitReason) -> str:
     many = f"{reason.count:,} wait" if reason.count != 1 else "1 waits"
     sentence = _SENTENCES.get(reason.code, "")
     key = "a key" if reason.key is None else f"key {reason.key!r}"
-    until = "" if reason.until is None else f"; the first goes on at {reason.until.isoformat()}"
+    until = "" if reason.until is None else f"; the first continues at {reason.until.isoformat()}"
     if reason.code not in KEYED:
         return f"{many} {sentence}{until}"
     if reason.code == "key_rate":
@@ -186,10 +186,10 @@ _SENTENCES: Final = {
     "window": "until their partition is quiet",
     "retry": "for their next attempt",
     "held_by_order": "for an earlier message of their partition",
-    "queue_rate": "since the group has used up its rate",
+    "queue_rate": "because the group has used up its rate",
     "rebalancing": "while their partition moves to another member",
     "owned": "for the member that owns their partition",
-    "in_line": "in line for a consumer",
+    "in_line": "ready for a consumer",
     "blocked": "for their parents",
     "leased": "while a consumer holds them",
     "other": "for other reasons",

@@ -124,7 +124,7 @@ def _unknown_field(name: str, place: str, kind: Any) -> InvalidField:
     if meant not in own and below:
         hint = f"{meant!r} belongs in {below[0]!r}: {_example(below, meant)}"
     else:
-        hint = suggestion(meant, own) if own else "nothing can be given here"
+        hint = suggestion(meant, own) if own else "this object takes no fields"
     return InvalidField(f"{joined(place, name)}: there is no such field", hint=hint)
 
 
@@ -187,7 +187,7 @@ def described(kind: Any) -> str:
         return f"one of {', '.join(choices)}"
     if isinstance(kind, inspect.StrType | inspect.ListType | inspect.DictType):
         return _sized(kind)
-    return _NAMES.get(type(kind), "of the type that is expected here")
+    return _NAMES.get(type(kind), "of the expected type")
 
 
 _NAMES: Final[dict[type, str]] = {

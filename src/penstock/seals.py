@@ -125,7 +125,7 @@ class Seals:
     def open(self, blob: bytes | memoryview, about: bytes) -> bytes | None:
         """The inverse of `seal`; None when the data key was erased."""
         if not is_sealed(blob):
-            raise Damaged("an encrypted value is not sound")
+            raise Damaged("an encrypted value is damaged")
         _, id, salt = BLOB.unpack_from(blob)
         seal = self.known(id, salt)
         return None if seal is None else seal.open(blob[BLOB.size :], about)

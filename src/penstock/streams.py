@@ -120,11 +120,11 @@ class Stream(Generic[R]):
             _check_function(at, "at")
         size, late = check_seconds(seconds, "seconds"), check_seconds(lateness, "lateness")
         if round(size * MICROS) < 1:
-            raise InvalidField(f"seconds: {seconds!r} is no length of a window")
+            raise InvalidField(f"seconds: {seconds!r} is not a window length")
         self._check_open("tumbling")
         silence = 0.0 if idle is None else check_seconds(idle, "idle")
         if idle is not None and round(silence * MICROS) < 1:
-            raise InvalidField(f"idle: {idle!r} would close every window at once", hint="None waits for messages")
+            raise InvalidField(f"idle: {idle!r} would close every window at once", hint="use None to wait for messages")
         return replace(self, window=Window(round(size * MICROS), round(late * MICROS), round(silence * MICROS), at))
 
     def aggregate(self, initial: Any, add: Callable[[Any, Any], Any], result: Function | None = None) -> Stream[R]:
@@ -155,7 +155,7 @@ class Stream(Generic[R]):
 
     def _check_open(self, method: str) -> None:
         if self.fold is not None:
-            hint = "send it to a queue with .to(…), and begin another stream from there"
+            hint = "send it to a queue with .to(…) and start another stream from there"
             raise InvalidField(f"{method}: nothing can come after aggregate", hint=hint)
 
     def elements(self, elements: Iterable[Element]) -> Iterator[Element]:
@@ -224,7 +224,7 @@ class Stage(Generic[R]):
     def run(self) -> Run[R]:
         """Process messages until it is stopped: see `Queues.stream` of the client, and docs/streams.md."""
         if self.stream.runner is None:
-            hint = "begin with ps.stream(…) of an open Penstock; a definition alone can run on Spark"
+            hint = "start with ps.stream(…) of an open Penstock; a bare definition runs only on Spark"
             raise InvalidField("run: this stage belongs to no client", hint=hint)
         return self.stream.runner(self)
 

@@ -31,11 +31,11 @@ def seconds(text: str) -> float:
     except ValueError:
         parts = _DURATION.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            hint = "write seconds, or 500ms, 30s, 5m, 1h30m, 7d"
+            hint = "use seconds, or 500ms, 30s, 5m, 1h30m, 7d"
             raise InvalidField(f"{text!r} is not a duration", hint=hint) from None
         return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
     if not 0 <= value < float("inf"):
-        raise InvalidField(f"{text!r} is not a duration", hint="a duration is not negative")
+        raise InvalidField(f"{text!r} is not a duration", hint="a duration cannot be negative")
     return value
 
 
@@ -43,7 +43,7 @@ def size_bytes(text: str) -> int:
     """A size: bytes as a number, or `64KiB`, `10MiB`, `1.5GiB`, `10GB`."""
     match = _SIZE.fullmatch(text.lower())
     if match is None or match[2] not in UNIT_BYTES:
-        raise InvalidField(f"{text!r} is not a size", hint="write bytes, or 64KiB, 10MiB, 1.5GiB, 10GB")
+        raise InvalidField(f"{text!r} is not a size", hint="use bytes, or 64KiB, 10MiB, 1.5GiB, 10GB")
     return round(float(match[1]) * UNIT_BYTES[match[2]])
 
 
@@ -55,7 +55,7 @@ def instant(text: str, now: datetime) -> datetime:
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
-        hint = "write it like 2030-01-31T12:00:00Z, or -5m for five minutes ago"
+        hint = "use a time like 2030-01-31T12:00:00Z, or -5m for five minutes ago"
         raise InvalidField(f"{text!r} is not a time", hint=hint) from None
     # People mean their own zone when they name none.
     return value if value.tzinfo is not None else value.astimezone()

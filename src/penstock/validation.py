@@ -112,7 +112,7 @@ def task_types(values: Any) -> frozenset[str] | None:
         raise InvalidField(f"task_types: {values!r} is not a list of types")
     names = frozenset(values)
     if not 1 <= len(names) <= limits.worker_names_max or not all(isinstance(name, str) for name in names):
-        raise InvalidField(f"task_types: 1 to {limits.worker_names_max:,} types are wanted, not {len(names):,}")
+        raise InvalidField(f"task_types: 1 to {limits.worker_names_max:,} types are required, not {len(names):,}")
     return names
 
 
@@ -146,7 +146,7 @@ def stream_queues(
     if not queues:
         return str(queue), None
     if partitions is not None:
-        raise InvalidField("partitions: they are those of one queue", hint="give queue instead of queues")
+        raise InvalidField("partitions: need a single queue", hint="use queue instead of queues")
     return "", queue_choice(queues, order)
 
 
@@ -181,7 +181,7 @@ def message_id(value: Any) -> MessageId:
     check_name(id.queue)
     check_name(id.partition, "partition")
     if isinstance(id.offset, bool) or not isinstance(id.offset, int) or not 0 <= id.offset <= _OFFSET_MAX:
-        raise InvalidField(f"id: {id.offset!r} is not an offset", hint="an id reads queue/partition/offset")
+        raise InvalidField(f"id: {id.offset!r} is not an offset", hint="an id looks like queue/partition/offset")
     return id
 
 
@@ -271,7 +271,7 @@ def wire_settling(outcome: int, delay: float | None, error: str) -> Settling:
     """How a delivery is to end, as a client asks for it by number."""
     if outcome not in SETTLEMENTS:
         names = ", ".join(f"{known.value} {known.name.lower()}" for known in SETTLEMENTS)
-        raise InvalidField(f"outcome: {outcome} is not a way to settle", hint=f"one of {names}")
+        raise InvalidField(f"outcome: {outcome} is not an outcome", hint=f"use one of {names}")
     return settling(Outcome(outcome), delay, error)
 
 
@@ -328,14 +328,16 @@ def task_id(value: Any, field: str = "task_id") -> str:
     """The id of a task, in lower case."""
     text = value.lower() if isinstance(value, str) else ""
     if not _TASK_ID.match(text):
-        raise InvalidField(f"{field}: {value!r} is not a UUID", hint="it reads 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
+        raise InvalidField(
+            f"{field}: {value!r} is not a UUID", hint="a UUID looks like 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+        )
     return text
 
 
 def task_type(value: Any, field: str = "task_type") -> str:
     """The name of a kind of task."""
     if not isinstance(value, str) or not _TASK_TYPE.match(value):
-        hint = "1 to 200 letters, digits, dots, underscores and hyphens"
+        hint = "use 1 to 200 letters, digits, dots, underscores and hyphens"
         raise InvalidField(f"{field}: {value!r} is not the name of a task", hint=hint)
     return value
 
@@ -390,9 +392,11 @@ def submission(task: TaskSubmission, where: str = "") -> TaskSubmission:
         text(task.unique_key, f"{where}unique_key", limits.dedup_key_bytes_max)
     if task.unique_seconds is not None:
         if task.unique_key is None:
-            raise InvalidField(f"{where}unique_seconds: there is no unique_key", hint="give unique_key too")
+            raise InvalidField(f"{where}unique_seconds: needs unique_key", hint="add unique_key")
         if not check_seconds(task.unique_seconds, f"{where}unique_seconds"):
-            raise InvalidField(f"{where}unique_seconds: 0 would end at once", hint="None is while it is not final")
+            raise InvalidField(
+                f"{where}unique_seconds: 0 would end at once", hint="use None for as long as the task is unfinished"
+            )
     _message(task, where)
     priority = _within(lambda: check_priority(task.priority), where)
     if (own_id, args, parents, priority) == (task.task_id, task.args, task.depends_on, task.priority):
@@ -497,7 +501,7 @@ def operation_filter(filter: TaskFilter) -> TaskFilter:
     """Check the filter of an operation, which has no page and must not fail midway; returns it normalised."""
     checked = task_filter(filter)
     if checked.argument is not None and not 0 < len(checked.argument) <= limits.task_filter_bytes_max:
-        raise InvalidField(f"argument: must have from 1 to {limits.task_filter_bytes_max} characters")
+        raise InvalidField(f"argument: must have 1 to {limits.task_filter_bytes_max} characters")
     return checked
 
 
@@ -510,7 +514,7 @@ def task_action(action: str) -> OperationAction:
 def operation_id(value: str) -> str:
     """The id of an operation."""
     if not isinstance(value, str) or not _OPERATION_ID.match(value):
-        hint = "1 to 64 letters, digits, underscores and hyphens"
+        hint = "use 1 to 64 letters, digits, underscores and hyphens"
         raise InvalidField(f"operation_id: {str(value)[:100]!r} is not the id of an operation", hint=hint)
     return value
 
@@ -525,7 +529,7 @@ def succeeded(view: OperationView) -> OperationView:
 def backed_up(state: BackupState) -> BackupState:
     """A backup that was waited for; what ended it too soon is raised."""
     if state.status == "failed":
-        raise StorageError(f"the backup failed: {state.error}", hint="the set is as it was before")
+        raise StorageError(f"the backup failed: {state.error}", hint="the backup set is unchanged")
     return state
 
 
@@ -540,7 +544,7 @@ def pauses() -> Iterator[float]:
 def worker(info: WorkerInfo) -> WorkerInfo:
     """What a worker tells about itself."""
     if not isinstance(info, WorkerInfo):
-        raise InvalidField(f"worker: {info!r} is not what a worker tells about itself")
+        raise InvalidField(f"worker: {info!r} is not the description of a worker")
     worker_id(info.worker_id)
     for field in ("host", "version"):
         text(getattr(info, field), field, 255)

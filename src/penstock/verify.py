@@ -107,7 +107,7 @@ def _bad_batches(examination: Examination) -> Iterator[str]:
             try:
                 Batch.parse(push.batch, validate=True, is_stored=True)
             except PenstockError as error:
-                yield f"the batch in the frame of sequence {sequence} is not sound: {error.message}"
+                yield f"the batch in the frame of sequence {sequence} is damaged: {error.message}"
 
 
 def _misplaced(partition: Partition) -> Iterator[str]:
@@ -116,12 +116,12 @@ def _misplaced(partition: Partition) -> Iterator[str]:
     known = sorted([*((extent.first, extent.end) for extent in partition.extents), *partition.lost])
     for (_, end), (first, _) in pairwise(known):
         if end > max(first, partition.start):
-            yield f"{where}: offsets {first} to {end - 1} lie in two places"
+            yield f"{where}: offsets {first} to {end - 1} are in two places"
     position = partition.start
     # An extent may span offsets that compaction removed: those are in two ranges, and in one place.
     for first, end in sorted([*known, *partition.removed]):
         if first > position:
-            yield f"{where}: offsets {position} to {first - 1} lie in no file"
+            yield f"{where}: offsets {position} to {first - 1} are in no file"
         position = max(position, end)
     if position != partition.end:
         yield f"{where}: the last offset in a file is {position - 1}, and the partition ends at {partition.end}"
@@ -142,7 +142,7 @@ def _miscounted(group: Group) -> Iterator[str]:
         if counted != kept:
             yield f"{where}: {counted:,} {name} by the states, {kept:,} by the counters"
     if counts[FRESH] < 0:
-        yield f"{where}: it knows of messages that the partition does not have"
+        yield f"{where}: it refers to messages that the partition does not have"
 
 
 def _account(group: Group, reader: SegmentReader, manifest: Manifest, now: int) -> Account:

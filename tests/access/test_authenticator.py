@@ -66,12 +66,12 @@ def test_what_is_no_credential_is_refused_without_repeating_it(authenticator, st
     other = make_key(record.id).text
     unknown = make_key().text
 
-    assert "no token came" in refused(authenticator, "")
+    assert "no token was sent" in refused(authenticator, "")
     assert "not valid" in refused(authenticator, other)
     assert "not valid" in refused(authenticator, unknown)
     assert "not valid" in refused(authenticator, text[:-1])
     assert "not valid" in refused(authenticator, "penstock_x")
-    assert "no API key" in refused(authenticator, "eyJhbGciOiJub25lIn0.e30.")
+    assert "not an API key" in refused(authenticator, "eyJhbGciOiJub25lIn0.e30.")
     assert "longer than" in refused(authenticator, "a" * (TOKEN_BYTES_MAX + 1))
 
 

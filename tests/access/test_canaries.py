@@ -210,7 +210,7 @@ def test_key_file_says_so_when_no_broker_of_ours_is_there(scene):
     said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=scene.environment)
 
     assert said.returncode != 0
-    assert "no broker of yours runs at http://localhost:1" in said.stderr
+    assert "no broker of yours is running at http://localhost:1" in said.stderr
 
 
 def test_a_link_signs_in_as_whoever_asked_for_it_and_strangers_get_none(scene):

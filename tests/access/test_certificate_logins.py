@@ -33,7 +33,7 @@ def test_the_name_in_a_certificate_stands_for_a_principal(certificates, tmp_path
     with serve(certificates, tmp_path) as broker:
         with penstock.connect(broker.url(protocol), **certificates.client("billing", file="billing")) as ps:
             ps.queue("orders").push(b"one")
-            with pytest.raises(NotAuthorised, match="'billing' may not consume"):
+            with pytest.raises(NotAuthorised, match="'billing' lacks the permission consume"):
                 ps.queue("orders").lease()
         with pytest.raises(NotAuthenticated):
             penstock.connect(broker.url(protocol), **certificates.client("stranger", file="stranger"))

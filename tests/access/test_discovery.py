@@ -237,7 +237,7 @@ def test_a_stranger_at_the_port_learns_nothing_and_gets_no_message(stranger, env
         ps.queue("mail").push(b"c0nfidential")
 
     assert isinstance(caught.value, NotAuthenticated)
-    assert "is not the broker that this user started" in caught.value.message
+    assert "is not the broker that you started" in caught.value.message
     assert stranger.heard
     assert b"c0nfidential" not in stranger.heard
     assert entry.key.rpartition("_")[2].encode() not in stranger.heard

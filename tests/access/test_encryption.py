@@ -293,10 +293,10 @@ def locked(path: Path) -> Iterator[RealDisk]:
 
 def test_without_a_master_key_no_queue_can_be_encrypted(tmp_path):
     with penstock.open(tmp_path) as ps:
-        with pytest.raises(InvalidField, match="there is no master key"):
+        with pytest.raises(InvalidField, match="no master key is set"):
             ps.create_queue("q", encryption=True)
         ps.create_queue("plain")
-        with pytest.raises(InvalidField, match="there is no master key"):
+        with pytest.raises(InvalidField, match="no master key is set"):
             ps.update_queue("plain", encryption=True)
         assert ps.queues() == ["plain"]
 
@@ -349,7 +349,7 @@ def test_a_key_file_that_is_damaged_is_refused_and_nothing_is_lost(tmp_path, dam
 def test_a_lost_key_file_is_refused(tmp_path):
     encrypted_directory(tmp_path)
     (tmp_path / encryption.NAME).unlink()
-    with pytest.raises(StorageError, match="nothing is known of data key"):
+    with pytest.raises(StorageError, match=r"data key .* is unknown"):
         penstock.open(tmp_path, master_key=KEY)
 
 
@@ -461,9 +461,9 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600
     encryption.read_key_file(file)
     file.chmod(0o640)
-    with pytest.raises(BadSettings, match="others may read"):
+    with pytest.raises(BadSettings, match="other users can read"):
         encryption.read_key_file(file)
-    with pytest.raises(InvalidField, match="there already"):
+    with pytest.raises(InvalidField, match="already exists"):
         encryption.new_key_file(file)
 
 

@@ -162,7 +162,7 @@ def test_init_makes_a_key_file_once(run, tmp_path):  # noqa: F811
     encryption.read_key_file(file)
     again = run("encryption", "init", str(file))
     assert again.code != 0
-    assert "there already" in again.err
+    assert "already exists" in again.err
     assert file.read_text().strip() == content
 
 

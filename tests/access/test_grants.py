@@ -44,7 +44,7 @@ def test_a_grant_allows_just_what_it_says(grant: str, action: Action, queue: str
     assert ann.may(action, queue) is allowed
     assert ann.may(action, queue) is allowed  # from memory
     if not allowed:
-        with pytest.raises(NotAuthorised, match="'ann' may not"):
+        with pytest.raises(NotAuthorised, match="'ann' lacks the permission"):
             ann.require(action, queue)
 
 
@@ -149,7 +149,7 @@ def test_what_fails_to_end_keeps_nothing_else_from_ending(caplog: pytest.LogCapt
     ann.once_revoked(fails)
     ann.revoke()
     assert len(ended) == 6
-    assert "did not end" in caplog.text
+    assert "could not be closed" in caplog.text
 
 
 def test_what_begins_after_its_principal_was_revoked_ends_at_once() -> None:

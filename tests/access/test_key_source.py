@@ -85,7 +85,7 @@ def test_a_failure_is_logged_once(clock, caplog):
     for _ in range(5):
         source.tick()
 
-    assert [record.getMessage() for record in caplog.records] == ["keys of JWTs were not read"]
+    assert [record.getMessage() for record in caplog.records] == ["JWT keys could not be loaded"]
 
 
 def test_a_thread_reads_until_it_is_closed(clock):
@@ -162,7 +162,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path, clock, mode, is_take
     if is_taken:
         assert open_keys(str(path), clock).keys.is_secret
     else:
-        with pytest.raises(BadSettings, match=r"other users may read it.*chmod 600"):
+        with pytest.raises(BadSettings, match=r"other users can read it.*chmod 600"):
             open_keys(str(path), clock)
 
 

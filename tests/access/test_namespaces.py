@@ -183,7 +183,7 @@ def test_a_queue_over_the_quota_is_not_made_by_a_push_whichever_way_it_comes(way
     declare(session, queues=1)
     before = set(session.shard.core.by_name), frames(session)
 
-    with pytest.raises(QueueFull, match="has 1 of 1 queues and asks for 1 more: quota 'queues'"):
+    with pytest.raises(QueueFull, match="has 1 of 1 queues and needs 1 more: quota 'queues'"):
         push()
 
     assert (set(session.shard.core.by_name), frames(session)) == before
@@ -209,7 +209,7 @@ def test_all_queues_that_a_transaction_makes_are_counted_together(session):
     declare(session, queues=1)
     batch = Batch.build([b""])
 
-    with pytest.raises(QueueFull, match="asks for 2 more"):
+    with pytest.raises(QueueFull, match="needs 2 more"):
         session.transact([PushOperation("team-a.one", batch, None), PushOperation("team-a.two", batch, None)])
 
     assert not session.shard.core.by_name
@@ -222,7 +222,7 @@ def test_all_pushes_of_a_transaction_are_counted_together(session):
     one = batch.nbytes
     declare(session, bytes=used(session) + 2 * one - 1)
 
-    with pytest.raises(QueueFull, match=f"asks for {2 * one:,} more"):
+    with pytest.raises(QueueFull, match=f"needs {2 * one:,} more"):
         session.transact([PushOperation("team-a.one", batch, None), PushOperation("team-a.two", batch, None)])
 
 
@@ -238,7 +238,7 @@ def test_a_group_over_the_quota_is_not_made_and_those_that_are_there_go_on(way, 
         "join": lambda: run_operation(session, ops.Join(QUEUE, "second", "m", 10, "earliest")),
     }
 
-    with pytest.raises(QueueFull, match="has 1 of 1 groups and asks for 1 more: quota 'groups'"):
+    with pytest.raises(QueueFull, match="has 1 of 1 groups and needs 1 more: quota 'groups'"):
         ways[way]()
 
     assert set(queue.groups()) == {"default", "first"}

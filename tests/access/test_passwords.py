@@ -58,7 +58,7 @@ def test_the_same_letters_typed_on_another_keyboard_are_right():
         ("x" * 1025, "longer than 1,024 bytes"),
         ("é" * 600, "longer than 1,024 bytes"),
         ("x" * 10_000_000, "longer than 1,024 bytes"),
-        ("\ud800" * 10, "not Unicode text"),
+        ("\ud800" * 10, "not valid Unicode text"),
     ],
 )
 def test_a_password_that_is_not_taken_is_refused_without_being_repeated(password, problem):

@@ -202,7 +202,7 @@ def test_a_code_counts_once_and_for_ten_minutes(sessions, ann, clock):
     code, late = sessions.new_code(ann), sessions.new_code(ann)
     clock.advance(seconds=599)
     assert sessions.redeem(code) is ann
-    with pytest.raises(NotAuthenticated, match="used already"):
+    with pytest.raises(NotAuthenticated, match="has been used"):
         sessions.redeem(code)
     clock.advance(seconds=1)
 

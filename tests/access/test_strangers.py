@@ -452,7 +452,7 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(path))
 
     path.chmod(0o644)
-    with pytest.raises(InvalidField, match="others may read"):
+    with pytest.raises(InvalidField, match="other users can read"):
         current_token(None)
     path.chmod(0o600)
     assert current_token(None) == "penstock_a_b"

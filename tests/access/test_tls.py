@@ -181,8 +181,8 @@ def test_a_client_without_tls_is_told_to_use_it(broker, protocol, scheme):
     error = connected(plain, connect_seconds=1.0)
 
     assert isinstance(error, BadRequest)
-    assert error.message == "the broker speaks TLS here"
-    assert error.hint == f"the URL begins with {scheme}://"
+    assert error.message == "this port requires TLS"
+    assert error.hint == f"use a URL that starts with {scheme}://"
 
 
 @pytest.mark.parametrize("protocol", TCP_AND_HTTP)
@@ -191,8 +191,8 @@ def test_a_client_with_tls_is_told_that_the_broker_speaks_none(tmp_path, protoco
         error = connected(broker.url(protocol), connect_seconds=SECONDS)
 
     assert isinstance(error, TlsFailed)
-    assert "does not speak TLS" in error.message
-    assert error.hint in ("the URL begins with penstock://", "the URL begins with http://")
+    assert "does not use TLS" in error.message
+    assert error.hint in ("use a URL that starts with penstock://", "use a URL that starts with http://")
 
 
 @pytest.mark.parametrize("scheme", ["penstocks", "https"])
@@ -212,9 +212,9 @@ def test_files_that_cannot_be_used_name_their_option(broker, certificates, tmp_p
     assert connected(url, tls_ca=str(tmp_path / "empty.pem")).message.startswith("tls_ca: ")
     mixed = {"tls_certificate": certificates.ca, "tls_key": certificates.client()["tls_key"]}
     assert connected(url, **mixed).message.startswith("tls_certificate, tls_key: ")
-    with pytest.raises(InvalidField, match="of no use without tls_certificate"):
+    with pytest.raises(InvalidField, match="no effect without tls_certificate"):
         penstock.connect(url, tls_key="client.key")
-    with pytest.raises(InvalidField, match="without TLS"):
+    with pytest.raises(InvalidField, match="does not use TLS"):
         penstock.connect("penstock://localhost", tls_ca=certificates.ca)
 
 
@@ -343,7 +343,7 @@ def test_a_key_that_others_can_read_is_refused(certificates, mode, is_refused):
 
     if is_refused:
         error = refused(certificates, files)
-        assert "others can read or change" in error.message
+        assert "other users can read or change" in error.message
         assert "chmod 600" in error.hint
     else:
         ServerTls(Files(*files.values()), SystemClock())
@@ -356,7 +356,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused(certificates):
 
     clock = ManualClock()
     assert clock.now() < SystemClock().now()
-    assert "is valid from" in refused(certificates, clock=clock).message
+    assert "is not valid before" in refused(certificates, clock=clock).message
 
 
 def test_a_certificate_that_is_about_to_expire_is_a_problem_to_look_at(certificates):

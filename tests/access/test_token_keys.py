@@ -44,7 +44,7 @@ def test_keys_for_something_else_are_left_out(other):
     keys = parse_keys(key_set(jwk("RS256", use="sig", key_ops=["verify"]), other))
 
     assert len(keys) == 1
-    with pytest.raises(NotAuthenticated, match="none of the issuer's keys"):
+    with pytest.raises(NotAuthenticated, match="not among the issuer's keys"):
         keys.find(other["kid"])
     with pytest.raises(InvalidField, match="no key in it can verify a token"):
         parse_keys(key_set(other))
@@ -66,12 +66,12 @@ def test_keys_for_something_else_are_left_out(other):
         (b'{"keys": []}', "no key in it"),
         (b" " * 300_000, "more than 262,144 bytes"),
         (key_set(*({"kty": "x", "kid": str(n)} for n in range(101))), "more than 100 keys"),
-        (key_set({"kty": "RSA"}), r"keys\[0\] is not a sound RS256 key"),
-        (key_set(jwk("RS256", n="?")), r"keys\[0\] is not a sound RS256 key"),
-        (key_set(jwk("RS256", n=7)), r"keys\[0\] is not a sound RS256 key"),
-        (key_set(jwk("ES256", x="AAAA")), r"keys\[0\] is not a sound ES256 key"),
-        (key_set(jwk("EdDSA", x="AAAA")), r"keys\[0\] is not a sound EdDSA key"),
-        (key_set(jwk("HS256", k=None)), r"keys\[0\] is not a sound HS256 key"),
+        (key_set({"kty": "RSA"}), r"keys\[0\] is not a valid RS256 key"),
+        (key_set(jwk("RS256", n="?")), r"keys\[0\] is not a valid RS256 key"),
+        (key_set(jwk("RS256", n=7)), r"keys\[0\] is not a valid RS256 key"),
+        (key_set(jwk("ES256", x="AAAA")), r"keys\[0\] is not a valid ES256 key"),
+        (key_set(jwk("EdDSA", x="AAAA")), r"keys\[0\] is not a valid EdDSA key"),
+        (key_set(jwk("HS256", k=None)), r"keys\[0\] is not a valid HS256 key"),
         (key_set(jwk("RS256-short")), "shorter than 2048 bits"),
         (key_set(jwk("HS256", k=encoded(SECRET[:31]))), "shorter than 32 bytes"),
         (key_set(jwk("RS256", d="AAAA")), "is a private key"),
@@ -98,8 +98,8 @@ def test_a_key_is_found_by_its_id_or_because_it_is_the_only_one():
     assert two.find("ES256").algorithm_name == "ES256"
     for keys, id, problem in [
         (two, None, "no kid"),
-        (one, "other", "none of the issuer's keys"),
-        (unnamed, "other", "none of the issuer's keys"),
+        (one, "other", "not among the issuer's keys"),
+        (unnamed, "other", "not among the issuer's keys"),
         (NO_KEYS, None, "not known yet"),
     ]:
         with pytest.raises(NotAuthenticated, match=problem):

@@ -371,7 +371,7 @@ def test_one_backup_at_a_time_and_closing_gives_it_up(data, place, monkeypatch):
     session = session_of(ps)
     run_operation(session, ops.StartBackup(str(place)))
     assert begun.wait(60)
-    with pytest.raises(StateError, match="running already"):
+    with pytest.raises(StateError, match="already running"):
         run_operation(session, ops.StartBackup(str(place)))
     assert ps.queue("q").push(b"goes on")
     closing = threading.Thread(target=ps.close)

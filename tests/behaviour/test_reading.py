@@ -199,7 +199,7 @@ def test_masked_fields_are_kept_and_hide_nothing_from_consumers_and_owners(ps):
 
 
 def test_a_queue_is_not_encrypted_without_a_master_key(ps):
-    with pytest.raises(InvalidField, match="encryption: there is no master key"):
+    with pytest.raises(InvalidField, match="encryption: no master key is set"):
         ps.create_queue("secret", encryption=True)
 
     assert "secret" not in ps.queues()

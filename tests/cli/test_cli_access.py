@@ -81,7 +81,7 @@ def test_a_certificate_stands_for_a_principal_too(at, data):
     assert stored(data)["principals"]["shop"]["certificates"] == ["shop.example.org"]
     taken = at("key", "create", "other", "--grant", "producer", "--certificate", "shop.example.org")
     assert taken.code == 1
-    assert "already stands for 'shop'" in taken.err
+    assert "already identifies 'shop'" in taken.err
     assert "1 key, shop.example.org" in at("user", "list").out
 
 
@@ -166,7 +166,7 @@ def test_whoami_says_what_one_may_do(at):
         (("user", "update", "ann", "--grant", "viewer"), 4, "penstock user create"),
         (("role", "set", "owner", "--grant", "push"), 1, "built in"),
         (("role", "set", "mine"), 1, "needs grants"),
-        (("role", "delete", "viewer"), 4, "built-in roles stay"),
+        (("role", "delete", "viewer"), 4, "built-in roles cannot be deleted"),
         (("namespace", "create", "a.b"), 1, "without dots"),
         (("namespace", "create", "a", "--queues", "-1"), 1, "queues: -1"),
     ],

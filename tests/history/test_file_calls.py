@@ -223,9 +223,9 @@ def test_pins_are_bounded_and_those_that_are_there_can_be_renewed(calls, monkeyp
     for name in ("a", "b", "a"):
         calls.pin(name, None)
 
-    with pytest.raises(TooLarge, match="pins: there are 2 already"):
+    with pytest.raises(TooLarge, match="pins: there are already 2"):
         calls.pin("c", None)
-    with pytest.raises(InvalidField, match="files: 2 are too many"):
+    with pytest.raises(InvalidField, match="files: 2 is too many"):
         calls.pin("a", ["segments/x", "segments/y"])
     calls.unpin("a")
     calls.pin("c", [])

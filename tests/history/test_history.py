@@ -270,13 +270,13 @@ def test_a_torn_frame_at_the_end_is_waited_for_and_damage_is_reported(session, p
     assert history.look().queue("orders").partitions["0"].end == 2
     slices = history.plan(history.recent(), history.recent().everything("orders"))
     journal.write_bytes(torn)
-    with pytest.raises(Damaged, match="not sound"):
+    with pytest.raises(Damaged, match="is damaged"):
         list(history.read(slices, ["payload"]))
     journal.write_bytes(whole)
 
 
 def test_wrong_places_and_names_are_reported(data, tmp_path, session):
-    with pytest.raises(NotADataDirectory, match="holds no data of Penstock"):
+    with pytest.raises(NotADataDirectory, match="contains no Penstock data"):
         open_history(tmp_path / "nothing")
     history = open_history(data)
     with pytest.raises(QueueNotFound, match="no queue 'ordres'"):

@@ -14,7 +14,7 @@ DEEP = b"[" * 100_000
 
 # (path, body, status, code, what the message begins with)
 BAD = [
-    (PUSH, b"", 400, "bad_request", "body: it is empty"),
+    (PUSH, b"", 400, "bad_request", "body: empty"),
     (PUSH, b"{", 400, "bad_request", "body: "),
     (PUSH, b'{"messages":[{"payload":01}]}', 400, "bad_request", "body: JSON is malformed"),
     (PUSH, b'{"messages":[{"payload":"\xff"}]}', 400, "bad_request", "body: byte 25 is not UTF-8"),
@@ -23,7 +23,7 @@ BAD = [
     (PUSH, b'{"messages":{}}', 400, "invalid_field", "messages: "),
     (PUSH, b'{"message":[]}', 400, "invalid_field", "message: there is no such field"),
     (PUSH, b'{"messages":[{"payload":1},{"payload":1,"prio":1}]}', 400, "invalid_field", "messages[1].prio: "),
-    (PUSH, b'{"messages":[{"payload":1},{}]}', 400, "invalid_field", "messages[1].payload: neither is there"),
+    (PUSH, b'{"messages":[{"payload":1},{}]}', 400, "invalid_field", "messages[1].payload: neither is given"),
     (PUSH, b'{"messages":[{"payload":1,"payload_base64":""}]}', 400, "invalid_field", "messages[0].payload: both"),
     (PUSH, b'{"messages":[{"payload_base64":"%%%"}]}', 400, "invalid_field", "messages[0].payload_base64: "),
     (PUSH, b'{"messages":[{"payload":1,"priority":300}]}', 400, "invalid_field", "messages[0].priority: "),
@@ -51,7 +51,7 @@ BAD = [
     (LEASE, b'{"consumer":"/"}', 400, "invalid_name", "consumer: "),
     (LEASE, b'{"partitions":[true]}', 400, "invalid_field", "partitions[0]: "),
     ("/api/v1/queues/nowhere/lease", b"{}", 404, "queue_not_found", ""),
-    ("/api/v1/ack", b"{}", 400, "invalid_field", "receipts: neither is there"),
+    ("/api/v1/ack", b"{}", 400, "invalid_field", "receipts: neither is given"),
     ("/api/v1/ack", b'{"receipts":[]}', 400, "invalid_field", "receipts: "),
     ("/api/v1/ack", b'{"receipts":["a:b:1:1:ff","x"]}', 400, "bad_receipt", "receipts[1]: "),
     ("/api/v1/ack", b'{"receipts":["a:b:1:1:ff"],"lease_id":"00000000000000ff"}', 400, "invalid_field", "receipts: "),

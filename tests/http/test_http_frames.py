@@ -149,7 +149,7 @@ def test_a_request_that_is_refused_is_answered_for_itself(server):
 @pytest.mark.parametrize(
     ("headers", "text"),
     [
-        ({"penstock_protocol": "1"}, "protocol 1 is not spoken here"),
+        ({"penstock_protocol": "1"}, "protocol 1 is not supported"),
         ({"penstock_protocol": "x"}, "penstock-protocol"),
         ({"content_type": "application/json"}, "content-type"),
         ({"penstock_producer": "1"}, "penstock-producer"),

@@ -50,7 +50,7 @@ def class_of(path: str) -> Any:
 def test_a_module_that_is_not_loaded_stays_so(marker, path):
     before = set(sys.modules)
 
-    with pytest.raises(ImportError, match="is no exception of a module that is loaded"):
+    with pytest.raises(ImportError, match="is not an exception of a loaded module"):
         class_of(path)
 
     assert not marker.exists()

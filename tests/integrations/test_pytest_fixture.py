@@ -42,7 +42,7 @@ def test_an_app_that_names_a_broker_is_tested_without_one(time):
         local.advance(11)
         assert local.run_pending() == 1
         assert job.result() == 7
-        with pytest.raises(TaskConflict, match="tested already"), app.testing():
+        with pytest.raises(TaskConflict, match="already being tested"), app.testing():
             pass
 
 

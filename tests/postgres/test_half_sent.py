@@ -132,7 +132,7 @@ def test_only_the_former_owner_is_put_out_of_the_way(url, caplog):
         opened: list[Session] = []
         thread = threading.Thread(target=lambda: opened.append(open_session(url, "new")))
         thread.start()
-        until(lambda: "a session of somebody else" in caplog.text)
+        until(lambda: "a foreign session" in caplog.text)
         assert not opened
         assert somebody.execute("SELECT 1").fetchone() == (1,)  # it was let alone
         somebody.rollback()

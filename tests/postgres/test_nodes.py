@@ -101,7 +101,7 @@ def test_a_drained_node_becomes_a_spare_and_goes_on(run_node, url, monkeypatch, 
     with penstock.connect(first.url()) as ps:
         assert ps.queue("orders").push(b"1")
     assert main(["node", "drain", "b"]) == 1
-    assert "no other node could take the shard" in capsys.readouterr().err
+    assert "no other node can take over" in capsys.readouterr().err
     assert main(["store", "status", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["owner"], [(node["node"], node["is_alive"]) for node in status["nodes"]]) == (
@@ -179,5 +179,5 @@ def test_a_node_that_lost_its_connection_has_its_row_again(run_node, url):
 
 def test_a_second_process_with_the_name_of_a_node_is_refused(run_node):
     run_node("a")
-    with pytest.raises(DirectoryInUse, match="another process is the node 'a'"):
+    with pytest.raises(DirectoryInUse, match="another process is already the node 'a'"):
         run_node("a")

@@ -78,10 +78,10 @@ def pooled(postgres: PostgresServer, url: str) -> Iterator[Start]:
 @pytest.mark.parametrize(
     ("mode", "pool_size", "says"),
     [
-        ("transaction", 20, "there is a pooler in transaction mode before PostgreSQL: sessions are shared"),
-        ("transaction", 1, "there is a pooler before PostgreSQL that does not pass on: .* no answer within"),
-        ("statement", 20, "there is a pooler before PostgreSQL .* transaction blocks not allowed in statement pooling"),
-        ("session", 2, "there is a pooler before PostgreSQL that does not pass on: .* no answer within"),
+        ("transaction", 20, "a pooler in front of PostgreSQL is in transaction mode: sessions are shared"),
+        ("transaction", 1, "a pooler in front of PostgreSQL does not pass on: .* no reply within"),
+        ("statement", 20, "a pooler in front of PostgreSQL .* transaction blocks not allowed in statement pooling"),
+        ("session", 2, "a pooler in front of PostgreSQL does not pass on: .* no reply within"),
     ],
 )
 def test_a_pooler_that_shares_sessions_or_has_too_few_is_refused(pooled, mode, pool_size, says):
@@ -89,7 +89,7 @@ def test_a_pooler_that_shares_sessions_or_has_too_few_is_refused(pooled, mode, p
     with pytest.raises(StoreRefused, match=says) as refused:
         penstock.open(address)
     assert refused.value.hint == (
-        "connect to PostgreSQL itself, or pool sessions (pool_mode = session), 5 for each node"
+        "connect to PostgreSQL directly, or pool sessions (pool_mode = session), 5 for each node"
     )
 
 

@@ -52,8 +52,8 @@ def test_a_handle_on_a_store_has_the_methods_of_any_other(url):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("mysql://h/db", "is not a directory but a URL"),
-        ("redis://h", "is not a directory but a URL"),
+        ("mysql://h/db", "is a URL, not a directory"),
+        ("redis://h", "is a URL, not a directory"),
         ("postgresql://h/db?nonsense=1", "not a URL of PostgreSQL"),
         ("postgresql://h:port/db", "not a URL of PostgreSQL|invalid integer|failed to resolve"),
     ],
@@ -108,7 +108,9 @@ def test_a_store_that_somebody_has_open_is_refused(url):
 def test_a_schema_of_a_newer_version_and_of_another_product_are_refused(url, postgres):
     penstock.open(url).close()
     run_sql(url, f"UPDATE penstock.store SET version = {schema.VERSION + 1}")
-    with pytest.raises(StorageError, match=f"version {schema.VERSION + 1}.* knows up to {schema.VERSION}") as refused:
+    with pytest.raises(
+        StorageError, match=f"version {schema.VERSION + 1}.* supports up to {schema.VERSION}"
+    ) as refused:
         penstock.open(url)
     assert "upgrade" in refused.value.hint
     other = postgres.new_database()
@@ -119,7 +121,7 @@ def test_a_schema_of_a_newer_version_and_of_another_product_are_refused(url, pos
 
 def test_a_store_of_another_deployment_is_refused(url):
     prepare(url, deployment="production")
-    with pytest.raises(BadSettings, match="belongs to the deployment 'production', and this node to 'staging'"):
+    with pytest.raises(BadSettings, match="belongs to the deployment 'production', but this node to 'staging'"):
         prepare(url, deployment="staging")
 
 
@@ -141,7 +143,7 @@ def test_replicated_is_refused_without_a_synchronous_standby_and_without_the_rig
         prepare(url, replicated=True)
     run_sql(url, "CREATE ROLE blind LOGIN")
     try:
-        with pytest.raises(StoreRefused, match="may not see") as refused:
+        with pytest.raises(StoreRefused, match="lacks the right to see") as refused:
             prepare(url.replace("penstock@", "blind@"), replicated=True)
         assert "pg_monitor" in refused.value.hint
     finally:
@@ -192,7 +194,7 @@ def test_a_password_comes_from_a_file_that_others_cannot_read(tmp_path):
     file = tmp_path / "password"
     file.write_text("right\n")
     file.chmod(0o644)
-    with pytest.raises(InvalidField, match="others may read"):
+    with pytest.raises(InvalidField, match="other users can read"):
         read_password(str(file))
     file.chmod(0o600)
     assert read_password(str(file)) == "right"

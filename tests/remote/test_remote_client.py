@@ -198,14 +198,14 @@ def test_what_is_no_broker_or_another_version_is_distinguished(answers, error, t
 
 def test_garbage_in_the_middle_of_a_conversation_is_an_error_for_whoever_waits():
     server = Script(WELCOME, b"\xff" * 64)
-    with penstock.connect(server.url) as ps, pytest.raises(Unavailable, match="not the protocol"):
+    with penstock.connect(server.url) as ps, pytest.raises(Unavailable, match="does not speak the broker protocol"):
         ps.queue("mail").push(b"a")
 
     async def push():
         async with aio.connect(server.url) as ps:
             await ps.queue("mail").push(b"a")
 
-    with pytest.raises(Unavailable, match="not the protocol"):
+    with pytest.raises(Unavailable, match="does not speak the broker protocol"):
         on_a_loop(push())
     server.close()
 

@@ -222,7 +222,7 @@ def test_a_missing_object_is_damage_and_a_missing_location_is_not():
     with pytest.raises(PenstockError, match="is missing"):
         sealed_payloads(store)
     objects.stored = {}
-    with pytest.raises(Unavailable, match="has nothing of this shard"):
+    with pytest.raises(Unavailable, match="contains no data of this shard"):
         sealed_payloads(store)
     objects.stored = kept
 

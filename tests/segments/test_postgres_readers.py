@@ -146,9 +146,9 @@ def test_a_role_that_may_only_read_stops_at_what_frames_say_is_durable(postgres,
 
 
 def test_a_database_without_a_store_is_refused(store):
-    with pytest.raises(NotADataDirectory, match="holds no data"):
+    with pytest.raises(NotADataDirectory, match="contains no Penstock data"):
         open_history(store)
-    with pytest.raises(NotADataDirectory, match="holds no data"):
+    with pytest.raises(NotADataDirectory, match="contains no Penstock data"):
         verified(store, is_shown=False)
 
 

@@ -186,7 +186,7 @@ def test_older_code_refuses_a_directory_with_a_location(s3, tmp_path):
         ("file://host/path", "absolute path"),
         ("", "no location"),
         ("s3://AKIA:verysecret@bucket/prefix", "credentials"),
-        ("s3://AKIA@bucket/prefix", "names a user"),
+        ("s3://AKIA@bucket/prefix", "contains a user name"),
         ("s3://bucket?secret_key=verysecret", "credentials"),
         ("abfs://account.example/x?sas_token=verysecret", "credentials"),
     ],
@@ -273,7 +273,7 @@ def test_a_check_asks_the_location_each_time(s3, tmp_path):
         disk.check_current()
         s3.server.system().delete_dir_contents(s3.bucket)
 
-        with pytest.raises(Unavailable, match="nothing of this shard"):
+        with pytest.raises(Unavailable, match="no data of this shard"):
             disk.check_current()
 
 

@@ -312,7 +312,7 @@ async def test_bytes_come_in_and_go_out_as_they_are():
         assert (task.payload, task.args) == (content, '[{"penstock:bytes":256},7]')
 
         refused_both = await finish_error(stub, task, result="1", result_bytes=b"1")
-        assert "both are there" in refused_both
+        assert "result and result_bytes are both given" in refused_both
         assert (await finish(stub, task, result_bytes=content)).error_code == ""
         seen = await status(stub, ID)
         assert (seen.result_bytes, seen.HasField("result")) == (content, False)

@@ -101,7 +101,7 @@ def test_a_holder_that_never_settles_is_not_waited_for_longer_than_was_said(tmp_
         caller.lease("mail")
 
         assert served.stop() == 0
-        assert "messages that are delivered again: 1" in served.log_path.read_text()
+        assert "messages to be delivered again: 1" in served.log_path.read_text()
     with penstock.open(tmp_path / "data") as ps:
         assert [delivery.attempt for delivery in ps.queue("mail").lease(1)] == [2]
 
@@ -139,7 +139,7 @@ def test_a_port_in_use_is_one_line_and_leaves_nothing_behind(tmp_path):
     assert refused.stdout == ""
     assert refused.stderr.splitlines() == [
         f"error: tcp_port: 127.0.0.1:{port} is in use by another program",
-        "hint:  stop what listens there, or choose another port or address",
+        "hint:  stop the program that listens there, or choose another port or address",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +170,7 @@ def test_damaged_data_is_refused_and_says_what_to_do(tmp_path):
     refused = run(tmp_path, "--tcp-port", "0", *QUIET)
 
     assert refused.returncode == 2
-    assert "is not sound" in refused.stderr
+    assert "is damaged" in refused.stderr
     assert "penstock doctor" in refused.stderr
 
 
@@ -235,7 +235,7 @@ def test_a_hangup_reads_the_level_of_the_log_again(tmp_path):
         with Caller(served.port()) as caller:
             caller.push("mail", b"still there")
         assert served.stop() == 0
-        assert "settings were not read again" in [line["event"] for line in served.logs()]
+        assert "settings were not reloaded" in [line["event"] for line in served.logs()]
 
 
 def test_what_people_see_reads_well(tmp_path):

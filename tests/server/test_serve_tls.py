@@ -144,7 +144,7 @@ def mutual(tmp_path_factory, certificates):
 def test_a_certificate_proves_who_a_client_is(mutual, certificates, protocol):
     with penstock.connect(mutual.url(protocol), **certificates.client("billing")) as ps:
         ps.queue("orders").push(b"x")
-        with pytest.raises(NotAuthorised, match="'billing' may not push"):
+        with pytest.raises(NotAuthorised, match="'billing' lacks the permission push"):
             ps.queue("other").push(b"x")
     with pytest.raises(NotAuthenticated):
         penstock.connect(mutual.url(protocol), **certificates.client("somebody", file="somebody"))
@@ -238,7 +238,7 @@ def test_plaintext_on_a_network_is_degraded_and_logged(tmp_path, caplog):
         ({"tls": "proxy", "trusted_proxies": "10.0.0.7", "tls_certificate": "a", "tls_key": "b"}, "tls is 'proxy'"),
         ({"tls": "on"}, "TLS needs tls_certificate and tls_key too"),
         ({"tls_certificate": "a"}, "TLS needs tls_key too"),
-        ({"tls_key": "b"}, "tls_key: of no use without tls_certificate"),
+        ({"tls_key": "b"}, "tls_key: no effect without tls_certificate"),
         ({"tls_certificate": "a", "tls_key": "b", "tls_client": "required"}, "tls_client_ca is not set"),
         ({"tls_minimum": "1.1"}, "tls_minimum must be '1.3' or '1.2'"),
         ({"tls": "yes"}, "tls must be 'off', 'on', or 'proxy'"),

@@ -83,7 +83,7 @@ async def test_bytes_come_in_and_go_out_in_base64():
             JsonType.TASK_RESULT,
             {"receipt": task["receipt"], "task_id": ID, "outcome": "completed", "result": 1, "result_base64": ""},
         )
-        assert (code, message) == ("invalid_field", "result: both are there")
+        assert (code, message) == ("invalid_field", "result: result and result_base64 are both given")
         await client.finish(task, result_base64=content)
         seen = await client.status(ID)
         assert (seen["result_base64"], "result" in seen) == (content, False)
@@ -255,7 +255,7 @@ async def test_answers_come_in_the_order_of_the_requests():
     [
         (1, b"", "bad_request", "body: "),
         (1, b'{"queue": "a"}', "invalid_field", "task_type: it is required"),
-        (1, b'{"task_type": "a", "args": {}}', "invalid_field", "args: it is not an array"),
+        (1, b'{"task_type": "a", "args": {}}', "invalid_field", "args: not an array"),
         (1, b'{"tasks": [{"task_type": "a"}, {"task_type": "a", "prio": 1}]}', "invalid_field", "tasks[1].prio: "),
         (1, b'{"task_type": "a", "depends_on": ["%b"]}' % ID.encode(), "invalid_field", "depends_on: "),
         (1, b'{"tasks": []}', "invalid_field", "tasks: "),

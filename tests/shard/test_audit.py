@@ -352,7 +352,7 @@ def test_a_changed_record_is_named():
     for offset in range(10):
         messages = chain(10)
         messages[offset] = (offset, messages[offset][1].replace(b'"ann"', b'"bob"'))
-        assert problems(messages) == [f"record {offset} was changed: its hash is another"]
+        assert problems(messages) == [f"record {offset} was changed: its hash does not match"]
 
 
 def test_a_changed_record_with_a_new_hash_breaks_the_chain():
@@ -395,7 +395,7 @@ def test_an_anchor_of_another_chain_is_noticed():
     messages = chain(10)
     anchor = Anchor(3, "f" * 64)
     assert problems(messages[4:], anchor) == ["record 4 does not follow the one before it: the chain is broken"]
-    assert problems(messages[2:], anchor) == ["record 3 is not the one that the anchor names"]
+    assert problems(messages[2:], anchor) == ["record 3 is not the one recorded in the anchor"]
     assert problems(messages[:2], Anchor(3, "f" * 64), end=2) == ["records 2 to 3 are missing"]
 
 
@@ -679,7 +679,7 @@ def test_a_queue_of_several_partitions_in_the_place_of_the_log_is_refused_at_the
     session.shard.confirm(session.shard.change(lambda now: entries))
     session.close()
 
-    with pytest.raises(BadSettings, match="your own with several partitions"):
+    with pytest.raises(BadSettings, match="your own queue with several partitions"):
         opened(disk)
     session = opened(disk, audit=False)  # what the hint says
     run(session, ops.DeleteQueue(AUDIT_QUEUE))

@@ -414,7 +414,7 @@ def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(se
         ({"batch": -1}, InvalidField, "batch: -1"),
         ({"staged": ("../../etc/passwd",)}, InvalidField, "not the name of a staged file"),
         ({"staged": (name_for("q", "s", 0, 0, bytes(10)),)}, StorageError, "is gone.*stage the batch again"),
-        ({"staged": (name_for("q", "s", 0, 0, bytes(10)),) * 2}, InvalidField, "named twice"),
+        ({"staged": (name_for("q", "s", 0, 0, bytes(10)),) * 2}, InvalidField, "appears twice"),
     ],
 )
 def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message):

@@ -268,7 +268,7 @@ def test_a_full_queue_takes_the_children_that_it_was_promised(rig):
 @pytest.mark.parametrize(
     ("tasks", "refusal"),
     [
-        ([task("a"), task("a")], r"tasks\[1\].task_id: .* stands twice"),
+        ([task("a"), task("a")], r"tasks\[1\].task_id: .* appears twice"),
         ([task("b"), task("a", "a")], r"tasks\[1\].depends_on: .* waits for itself"),
         ([task("b"), task("a", "unknown")], r"tasks\[1\].depends_on: there is no task"),
         ([task("x"), task("a", "c"), task("b", "a"), task("c", "b")], r"tasks\[1\].depends_on: .* circle"),
@@ -287,7 +287,7 @@ def test_more_than_the_shard_may_hold_is_refused(rig, monkeypatch):
     monkeypatch.setattr(limits, "unique_keys_max", 1)
     rig.submit(task("a"), task("b", "a"), task("c", "a", unique_key="k"))
 
-    with pytest.raises(QueueFull, match="wait for others"):
+    with pytest.raises(QueueFull, match="waiting for others"):
         rig.submit(task("x"), task("y", "x"))
     with pytest.raises(QueueFull, match="unique keys"):
         rig.submit(task("x", unique_key="k2"))

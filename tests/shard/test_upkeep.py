@@ -174,7 +174,7 @@ async def test_health_and_metrics_tell_of_a_role_that_fails(tmp_path):
         session.timekeeper.sleeper.problem = "IndexError: no"
 
         assert readyz(broker).status == "degraded"
-        assert readyz(broker).problems == ["the timekeeper fails and tries again: IndexError: no"]
+        assert readyz(broker).problems == ["the timekeeper fails and retries: IndexError: no"]
         assert 'penstock_upkeep_failures_total{role="timekeeper"} 3' in metrics.render()[0].decode()
 
         session.timekeeper.sleeper.stop()

@@ -145,12 +145,12 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
 @pytest.mark.parametrize(
     ("options", "overwrite", "message"),
     [
-        ({"path": "orders"}, True, "overwrite.*purge it first"),
-        ({}, False, "queue: none is named"),
+        ({"path": "orders"}, True, "overwrite.*purge the queue first"),
+        ({}, False, "queue: not given"),
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
-        ({"path": "orders", "sinkId": "x"}, False, "sinkId: a batch write takes it together with batchId"),
-        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is missing"),
+        ({"path": "orders", "sinkId": "x"}, False, "sinkId: needs batchId too in a batch write"),
+        ({"path": "orders", "batchId": "1"}, False, "sinkId: missing"),
         ({"path": "orders", "sinkId": "x", "batchId": "-1"}, False, "batchId: '-1' is not a number from 0"),
         ({"path": "orders", "sinkIds": "x"}, False, "sinkIds: there is no such option.*'sinkId'"),
     ],
@@ -168,7 +168,7 @@ def test_what_is_refused_reaches_the_user_without_a_traceback(spark, data):
 def test_a_directory_that_a_broker_holds_is_refused_with_what_to_do(broker, data, monkeypatch):
     monkeypatch.setattr("penstock.spark.staging.HELD_SECONDS", 0.1)
 
-    with refused(DirectoryInUse, "give its url"):
+    with refused(DirectoryInUse, "use its url"):
         batch_writer({"url": str(data), "path": "orders"}, StructType().add("payload", "string"), False)
 
 
@@ -270,11 +270,11 @@ def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
 def test_a_stream_without_a_checkpoint_that_can_be_read_needs_a_name(data, tmp_path):
     schema = StructType().add("payload", "string")
     given = {"url": str(data), "path": "orders"}
-    with refused(InvalidField, "sinkId: it is missing.*without checkpointLocation"):
+    with refused(InvalidField, "sinkId: missing.*without checkpointLocation"):
         stream_writer(given, schema, False)
-    with refused(InvalidField, "jobId: a stream counts its batches itself"):
+    with refused(InvalidField, "jobId: a stream numbers its batches itself"):
         stream_writer({**given, "jobId": "x"}, schema, False)
-    with refused(InvalidField, "sinkId: it is missing.*in hdfs://there"):
+    with refused(InvalidField, "sinkId: missing.*in hdfs://there"):
         stream_writer({**given, "checkpointLocation": "hdfs://there"}, schema, False)
     (tmp_path / "metadata").write_text('{"id":"query"}')
 

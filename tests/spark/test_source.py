@@ -276,7 +276,7 @@ def test_a_table_of_sql_reads_a_queue(spark, directory, named):
 
 def test_a_table_of_sql_that_names_its_columns_is_reported_what_spark_does_to_it(spark, directory):
     spark.sql(f"CREATE TABLE own (`offset` BIGINT) USING penstock OPTIONS (url '{directory}', queue 'orders')")
-    with pytest.raises(AnalysisException, match="leave the columns out"):
+    with pytest.raises(AnalysisException, match="omit the columns"):
         spark.sql("SELECT * FROM own").collect()
     spark.sql("DROP TABLE own")
 
@@ -289,7 +289,7 @@ def test_the_queue_may_be_named_by_an_option(spark, tmp_path):
     messages.write.format("penstock").options(url=url, queue="orders").mode("append").save()
 
     assert spark.read.format("penstock").options(url=url, queue="orders").load().count() == 1
-    with pytest.raises(InvalidField, match="queue: path and queue say different things"):
+    with pytest.raises(InvalidField, match="queue: path and queue differ"):
         read(spark, url, queue="others")
 
 
@@ -299,7 +299,7 @@ def test_the_queue_may_be_named_by_an_option(spark, tmp_path):
         ("ordres", {}, "there is no queue 'ordres' (did you mean 'orders'?)"),
         ("orders", {"tabel": "events"}, "tabel: there is no such option (did you mean 'table'?)"),
         ("orders", {"columns": "ofset"}, "columns: the table messages has no column 'ofset' (did you mean 'offset'?)"),
-        ("mail", {"payload": "json"}, "payload: no JSON object is among the messages that were looked at"),
+        ("mail", {"payload": "json"}, "payload: no JSON object among the sampled messages"),
     ],
 )
 def test_bad_input_is_one_line_that_names_it(spark, directory, path, options, says):

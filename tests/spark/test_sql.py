@@ -136,7 +136,7 @@ def test_a_prompt_outlives_a_wrong_question(either, monkeypatch):
 @pytest.mark.parametrize(
     ("query", "messages"),
     [
-        ("selec 1", ["selec: queues are only read here", "did you mean 'select'?"]),
+        ("selec 1", ["selec: queues are read-only here", "did you mean 'select'?"]),
         ("select (1", ["Syntax error", "line 1"]),
         ("select totl from orders", ["`totl` cannot be resolved", "Did you mean"]),
         ("select * from ordrs", ["there is no view or queue 'ordrs'", "did you mean 'orders'?"]),
@@ -191,7 +191,7 @@ def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
 )
 def test_statements_that_would_change_something_are_refused(statement):
     nothing: Any = None  # it is not used
-    with pytest.raises(InvalidField, match="queues are only read here"):
+    with pytest.raises(InvalidField, match="queues are read-only here"):
         query(nothing, "nowhere", statement)
 
 

@@ -97,7 +97,7 @@ def test_what_is_gone_and_what_is_foreign_is_named(stream, ps):
 
     foreign = failure(stream([], "other"))
     assert isinstance(foreign, InvalidField)
-    assert "over queue 'mail', which this one does not read" in str(foreign)
+    assert "over queue 'mail', not read here" in str(foreign)
 
     ps.delete_queue("mail")
     push(ps, b"new")

@@ -105,9 +105,9 @@ def test_leases_are_extended_while_a_batch_runs_and_one_that_is_lost_is_let_go_o
     assert lease.deadline > before
     ps.queue("mail").purge()
     assert stream.keeper.tick() == 0
-    assert "ran out before its batch was done" in caplog.text
+    assert "expired before its batch was done" in caplog.text
     stream.latestOffset(end, ALL)
-    assert "done too late" in caplog.text
+    assert "finished too late" in caplog.text
 
 
 def test_available_now_consumes_as_many_as_were_ready(reader, ps):

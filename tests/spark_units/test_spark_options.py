@@ -51,17 +51,17 @@ def test_a_directory_is_named_in_full_since_tasks_may_run_elsewhere():
         ({"tabel": "events"}, "tabel: there is no such option", "did you mean 'table'?"),
         ({"startingoffset": "earliest"}, "startingoffset: there is no such option", "did you mean 'startingOffsets'?"),
         ({"zzz": "1"}, "zzz: there is no such option", "known: url, path"),
-        ({"table": "event"}, "table: 'event' is none of messages, events", "did you mean 'events'?"),
-        ({"payload": "text"}, "payload: 'text' is none of", "known: binary"),
+        ({"table": "event"}, "table: 'event' is not one of messages, events", "did you mean 'events'?"),
+        ({"payload": "text"}, "payload: 'text' is not one of", "known: binary"),
         ({"local": "maybe"}, "local: 'maybe' is neither true nor false", ""),
-        ({"queue": "others"}, "queue: path and queue say different things", "name the queue once"),
+        ({"queue": "others"}, "queue: path and queue differ", "give the queue once"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger: '0' is not a number from 1", ""),
         ({"maxPartitionBytes": "big"}, "maxPartitionBytes: 'big' is not a size", "64KiB"),
         ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not a time", "2030-01-31T12:00:00Z"),
         ({"leaseSeconds": "-1"}, "leaseSeconds: '-1' is not a duration", ""),
-        ({"startingOffsets": "first"}, "startingOffsets: 'first' says no offsets", "earliest"),
-        ({"endingOffsets": '{"0": -1}'}, "says no offsets", "by partition"),
-        ({"endingOffsets": "{}"}, "says no offsets", "by partition"),
+        ({"startingOffsets": "first"}, "startingOffsets: 'first' is not a set of offsets", "earliest"),
+        ({"endingOffsets": '{"0": -1}'}, "is not a set of offsets", "by partition"),
+        ({"endingOffsets": "{}"}, "is not a set of offsets", "by partition"),
         ({"columns": " , "}, "columns: it is empty", ""),
         ({"url": " "}, "url: it is empty", "penstock://"),
     ],
@@ -74,9 +74,9 @@ def test_what_cannot_be_meant_is_refused_by_name(given, says, hint):
 
 
 def test_a_read_needs_a_place_and_a_queue():
-    with pytest.raises(InvalidField, match=r"url: it says where the queues are.*penstock://"):
+    with pytest.raises(InvalidField, match=r"url: required, to locate the queues.*penstock://"):
         source_options({"path": "orders"})
-    with pytest.raises(InvalidField, match=r"queue: none is named.*load\('orders'\).*option\('queue'"):
+    with pytest.raises(InvalidField, match=r"queue: not given.*load\('orders'\).*option\('queue'"):
         source_options({"url": "penstock://localhost:7710"})
 
 
@@ -153,11 +153,11 @@ def test_an_old_java_is_named_with_what_to_type(java):
 
 
 def test_no_java_says_what_to_type(tmp_path, java):
-    with pytest.raises(SparkMissing, match=r"there is none .*apt install openjdk-17-jre-headless"):
+    with pytest.raises(SparkMissing, match=r"which is not installed .*apt install openjdk-17-jre-headless"):
         require_java({"PATH": str(tmp_path)})
     with pytest.raises(SparkMissing, match=r"JAVA_HOME is .*, where there is no bin/java"):
         require_java({"JAVA_HOME": str(tmp_path / "nowhere")})
-    with pytest.raises(SparkMissing, match="does not say which version"):
+    with pytest.raises(SparkMissing, match="does not report its version"):
         require_java(java("hello"))
 
 

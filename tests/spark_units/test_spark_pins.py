@@ -118,5 +118,5 @@ def test_a_table_is_asked_for_in_words_that_exist(tmp_path):
         table(None, tmp_path, "orders", columns=["ofset"])  # type: ignore[arg-type]
     with pytest.raises(InvalidField, match="has no time zone"):
         table(None, tmp_path, "orders", since=datetime(2030, 1, 1))  # type: ignore[arg-type] # noqa: DTZ001
-    with pytest.raises(InvalidField, match="table: 'evnts' is none of"):
+    with pytest.raises(InvalidField, match="table: 'evnts' is not one of"):
         table(None, tmp_path, "orders", table="evnts", since=datetime(2030, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]

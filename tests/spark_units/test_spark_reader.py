@@ -295,9 +295,9 @@ def test_planned_files_are_pinned(hours, url, session, tmp_path):
     ("given", "says"),
     [
         ({"path": "ordres"}, "there is no queue 'ordres' (did you mean 'orders'?)"),
-        ({"path": "mail*"}, "no queue matches 'mail*' (there are orders)"),
+        ({"path": "mail*"}, "no queue matches 'mail*' (known queues: orders)"),
         ({"startingOffsets": '{"7": 1}'}, "startingOffsets: there is no partition '7' (known: 0, 1)"),
-        ({"endingOffsets": '{"order": {"0": 1}}'}, "endingOffsets: 'order' is none of the queues (did you mean"),
+        ({"endingOffsets": '{"order": {"0": 1}}'}, "endingOffsets: 'order' is not one of the queues (did you mean"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(hours, url, given, says):
@@ -308,7 +308,7 @@ def test_what_is_not_there_is_named_with_what_is(hours, url, given, says):
 
 
 def test_a_directory_without_data_is_refused(tmp_path):
-    with pytest.raises(NotADataDirectory, match="holds no data of Penstock"):
+    with pytest.raises(NotADataDirectory, match="contains no Penstock data"):
         reader(str(tmp_path / "nothing")).partitions()
 
 
@@ -321,7 +321,7 @@ def test_a_directory_without_data_is_refused(tmp_path):
         ({"headers": "string"}, {}, "the column 'headers' is map<string,string>, not string"),
         ({"payload": "binary"}, {"payload": "none"}, "has no column 'payload'"),
         ({"payload": "binary"}, {"table": "events"}, "the table events has no column 'payload'"),
-        ({"_corrupt": "string"}, {}, "'_corrupt' is for JSON"),
+        ({"_corrupt": "string"}, {}, "'_corrupt' needs JSON payloads"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused_by_the_column(url, columns, given, says):

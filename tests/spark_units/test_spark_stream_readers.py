@@ -193,13 +193,13 @@ def test_the_checkpoint_of_another_query_is_refused(reader, ps, tmp_path):
     with pytest.raises(InvalidField, match="over queue 'mail'"):
         reader("other").latestOffset(start, ALL)
     assert list(ps.queue("mail").groups()) == ["default"]  # nor is anything noted for it
-    with pytest.raises(InvalidField, match="not of a query that consumes"):
+    with pytest.raises(InvalidField, match="does not belong to a query that consumes"):
         reader(mode="consume").latestOffset(start, ALL)
 
     with penstock.open(tmp_path / "elsewhere") as elsewhere:
         push(elsewhere, b"a")
     foreign = make({"url": str(tmp_path / "elsewhere"), "path": "mail"}, SCHEMA)
-    with pytest.raises(InvalidField, match="over other data"):
+    with pytest.raises(InvalidField, match="over another directory or broker"):
         foreign.latestOffset(start, ALL)
     foreign.stop()
 
@@ -255,7 +255,7 @@ def test_a_directory_that_a_broker_holds_is_read_without_it(session, ps, tmp_pat
     stream = make({"url": str(tmp_path / "data"), "path": "mail"}, SCHEMA)
 
     assert batch(stream, as_spark(stream.initialOffset()))[1] == [b"a"]
-    assert "give its url" in caplog.text
+    assert "use its url" in caplog.text
     stream.stop()
 
 

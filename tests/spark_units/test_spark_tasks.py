@@ -40,7 +40,7 @@ def test_a_batch_read_says_on_which_machine_the_directory_is_missing(tmp_path: P
     data.rename(tmp_path / "elsewhere")
 
     with pytest.raises(
-        NotADataDirectory, match=r"url: .*data cannot be used on .*, where a task of Spark runs"
+        NotADataDirectory, match=r"url: .*data cannot be used on .*, where a Spark task runs"
     ) as refused:
         list(reading.read(lot))
     assert "penstock://host:port" in refused.value.hint
@@ -56,9 +56,9 @@ def test_another_directory_of_that_path_is_not_read_in_its_place(tmp_path: Path)
     (streamed,) = streaming.partitions({**start}, streaming.latestOffset(start, streaming.getDefaultReadLimit()))
     swap(data, made(tmp_path / "other"))
 
-    with pytest.raises(NotADataDirectory, match="with other data"):
+    with pytest.raises(NotADataDirectory, match="its data differs"):
         list(reading.read(lot))
-    with pytest.raises(NotADataDirectory, match="with other data"):
+    with pytest.raises(NotADataDirectory, match="its data differs"):
         list(streaming.read(streamed))
 
 
@@ -67,12 +67,12 @@ def test_nothing_is_staged_where_the_directory_is_missing(tmp_path: Path) -> Non
     writing = batch_writer({"url": str(data), "path": "orders"}, PAYLOADS, overwrite=False)
     data.rename(tmp_path / "elsewhere")
 
-    with pytest.raises(NotADataDirectory, match="where a task of Spark runs"):
+    with pytest.raises(NotADataDirectory, match="where a Spark task runs"):
         writing.write(iter([pa.RecordBatch.from_pydict({"payload": [b"2"]})]))
     assert not data.exists()
 
 
 def test_a_broker_named_by_loopback_is_not_on_every_machine() -> None:
-    with pytest.raises(Unavailable, match="where a task of Spark runs") as refused:
+    with pytest.raises(Unavailable, match="where a Spark task runs") as refused:
         open_planned("penstock://127.0.0.1:1", connect_seconds=0.1)
     assert "not localhost" in refused.value.hint

@@ -123,7 +123,7 @@ def test_a_short_write_is_continued_and_a_stuck_one_is_an_error(tmp_path, monkey
     file.write_at(b"0123456789", 5)
     assert file.read_at(5, 10) == b"0123456789"
 
-    with pytest.raises(OSError, match="takes no more"):
+    with pytest.raises(OSError, match="accepts no more"):
         write_fully(lambda data, position: 0, b"abc", 0)
 
 

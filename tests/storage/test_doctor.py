@@ -202,7 +202,7 @@ def test_a_directory_of_a_newer_format_is_left_alone():
     newer = msgspec.json.encode(marker | {"format": 1_000})
     disk.write_whole("PENSTOCK", newer)
 
-    with pytest.raises(StorageError, match="format 1000 is not known"):
+    with pytest.raises(StorageError, match="does not know format 1000"):
         diagnose(disk, whole.now)
 
     assert disk.read("PENSTOCK") == newer

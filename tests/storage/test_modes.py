@@ -86,7 +86,7 @@ def test_keys_are_their_owners_alone_whatever_the_group_may_read(tmp_path, umask
     with penstock.open(root, master_key=bytes(32)):
         assert found(root)["."] == 0o750
         assert is_all(private(), root, 0o700, 0o600)
-    assert "access/data_keys.json: others could read it (mode 0640)" in caplog.text
+    assert "access/data_keys.json: other users could read it (mode 0640)" in caplog.text
 
 
 def test_keys_that_others_read_and_that_cannot_be_changed_are_refused(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_keys_that_others_read_and_that_cannot_be_changed_are_refused(tmp_path, 
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chmod", refused)
-    with pytest.raises(StorageError, match="others can read it"):
+    with pytest.raises(StorageError, match="other users can read it"):
         access.apply_mode(tmp_path, 0o700)
 
 

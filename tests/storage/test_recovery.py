@@ -144,8 +144,8 @@ def test_every_flipped_bit_of_a_frame_that_a_later_one_calls_durable_is_damage()
         with pytest.raises(Damaged) as caught:
             open_journal(disk)
         assert FIRST in str(caught.value)
-        assert f"sequence 5 at position {start} is not sound" in str(caught.value)
-        assert f"go on with sequence 6 at position {start + FRAME_BYTES}" in str(caught.value)
+        assert f"sequence 5 at position {start} is damaged" in str(caught.value)
+        assert f"continue with sequence 6 at position {start + FRAME_BYTES}" in str(caught.value)
         disk.flip(FIRST, bit)
         assert disk.read(FIRST) == before
 
@@ -180,7 +180,7 @@ def test_damage_in_an_earlier_file_is_found_when_it_is_read_whatever_its_frames_
     journal = open_journal(disk)
     assert [sequence for sequence, _ in journal.replay(20)] == list(range(21, 51))
 
-    with pytest.raises(Damaged, match=r"0001\.log: the frame of sequence 20 .* no sound frame follows"):
+    with pytest.raises(Damaged, match=r"0001\.log: the frame of sequence 20 .* no intact frame follows"):
         list(journal.replay(10))
     with pytest.raises(Damaged, match=r"0001\.log"):
         journal.read_file(journal.full_files()[0])

@@ -123,7 +123,7 @@ def test_an_offset_in_no_file_is_caught(disk):
 
     problems = verified(disk).problems
 
-    assert any("lie in no file" in problem for problem in problems)
+    assert any("are in no file" in problem for problem in problems)
 
 
 def test_an_offset_in_two_places_is_caught(disk):

@@ -338,7 +338,7 @@ def test_a_source_that_has_grown_is_refused(ps):
     ("wrong", "message"),
     [
         (lambda stream: stream.filter(1), "filter: 1 is not a function"),
-        (lambda stream: stream.tumbling(0), "seconds: 0 is no length"),
+        (lambda stream: stream.tumbling(0), "seconds: 0 is not a window length"),
         (lambda stream: stream.tumbling(-1), "seconds"),
         (lambda stream: stream.aggregate(object(), max), "initial"),
         (lambda stream: stream.aggregate(0, max).map(str), "nothing can come after aggregate"),

@@ -141,7 +141,7 @@ def test_annotations_may_name_what_is_defined_inside_a_function(app):
         n: int
 
     # `Later` was not there when the task was declared, and never is for others to see.
-    with pytest.raises(InvalidField, match=r"work: an annotation cannot be resolved: .* \(define what it names"):
+    with pytest.raises(InvalidField, match=r"work: an annotation cannot be resolved: .* \(define the name"):
         work.enqueue(Inner(1), Later(2))
 
     @app.task
@@ -251,7 +251,7 @@ def test_an_annotation_that_has_no_json_says_so(app):
     @app.task
     def work(value: dict[Point, tuple[int, ...] | list[int] | set[int]]) -> None: ...
 
-    with pytest.raises(InvalidField, match="argument 'value': its annotation has no JSON"):
+    with pytest.raises(InvalidField, match="argument 'value': its annotation cannot be expressed in JSON"):
         work.enqueue({})
 
 
@@ -262,7 +262,9 @@ def test_a_result_that_breaks_its_promise_says_so(app):
 
     job = work.enqueue()
     app.run_pending()
-    with pytest.raises(InvalidField, match=r"result: Expected `int`, got `str` \(it is not what the function promises"):
+    with pytest.raises(
+        InvalidField, match=r"result: Expected `int`, got `str` \(it does not match the function's return annotation"
+    ):
         job.result()
 
 

@@ -342,7 +342,7 @@ class TestQueues:
         with pytest.raises(UnknownOption, match="max_attempts"):
             app.queue("mail", max_attempt=2)
         app.queue("mail", max_attempts=2)
-        with pytest.raises(InvalidField, match="declared already"):
+        with pytest.raises(InvalidField, match="already declared"):
             app.queue("mail", max_attempts=3)
         assert app.queue("mail").options == {"max_attempts": 2}
 
@@ -455,7 +455,7 @@ class TestSchedules:
             (("x", "* * * * *", work), {"missed": "never"}, "missed"),
             (("x", "* * * * *", needs), {}, "without arguments"),
             (("x", "* * * * *", needs.s(1)), {}, "argument 'name'"),
-            (("x", "* * * * *", work.options(delay=5)), {}, "delay has no meaning"),
+            (("x", "* * * * *", work.options(delay=5)), {}, "delay cannot be used with a schedule"),
             (("x", "* * * * *", "work"), {}, "neither a task nor a step"),
         ]:
             with pytest.raises(InvalidField, match=text):

@@ -185,7 +185,7 @@ def test_a_value_comes_back_equal(kind, value):
         (Spot, Spot3(1, 2), "Spot3 would come back as Spot"),
         (Flags, {"loud": True, "bright": True}, r"\['bright'\] would be lost"),
         (Line, {"name": "a", "cents": 5}, r"\['cents'\] would be lost"),
-        (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "SecretStr does not come back"),
+        (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "SecretStr does not survive"),
     ],
 )
 def test_what_would_not_come_back_equal_is_refused_where_it_is_given(kind, value, says):
@@ -239,7 +239,7 @@ def test_secrets_are_not_in_the_refusal():
         (Login(password=pydantic.SecretStr("x")), "password would be lost"),
         (float("nan"), "result"),
         ("x" * (1 << 20), "bytes are over task_result_bytes_max"),
-        (b"x" * (10 * (1 << 20) + 1), "bytes are more than 10,485,760"),
+        (b"x" * (10 * (1 << 20) + 1), "bytes is over the limit of 10,485,760"),
     ],
 )
 def test_a_finished_run_is_completed_whatever_it_returned(value, says):

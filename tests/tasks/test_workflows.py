@@ -220,14 +220,17 @@ def test_arguments_of_steps_are_checked_as_they_will_be_called(app, tasks):
         (chain(tasks.add.s(1), tasks.add.s("x")), r"task 'add', argument 'b': expected `int`"),
         (chain(tasks.add.s(1), tasks.add.s(1, 2)), r"too many arguments; the function takes \(b: int = 1\)"),
         (chain(tasks.add.s(1), tasks.add.s(a=1)), r"argument 'a': the function has no such parameter"),
-        (chain(tasks.add.s(1), tasks.alone.s()), r"'alone': it has no parameter that could take its parents' results"),
+        (chain(tasks.add.s(1), tasks.alone.s()), r"'alone': it has no parameter for the results of its parents"),
         (chain(tasks.add.s()), r"argument 'a': missing"),
-        (chain(), "it has no tasks"),
-        (graph(), "it has no tasks"),
-        (graph().add("a", tasks.add.s(1), after="b"), r"'a' is after 'b', which is not there"),
+        (chain(), "workflow: has no tasks"),
+        (graph(), "workflow: has no tasks"),
+        (graph().add("a", tasks.add.s(1), after="b"), r"'a' is after 'b', which does not exist"),
         (graph().add("a", tasks.add.s(), after="b").add("b", tasks.add.s(), after="a"), "in a circle: . → . → ."),
         (graph().add("a", tasks.add.s(), after="a"), "in a circle: a → a"),
-        (chain(tasks.add.options(unique=True).s(1), tasks.add.s()), "'add': it is unique, and others wait for it"),
+        (
+            chain(tasks.add.options(unique=True).s(1), tasks.add.s()),
+            "'add': a unique task cannot have tasks that depend on it",
+        ),
     ]
     for flow, message in refused:
         with pytest.raises(InvalidField, match=message):

@@ -82,8 +82,8 @@ def test_a_task_that_brings_no_id_gets_one_and_names_of_priorities_are_understoo
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"task_type": "a", "args": {}}', "tasks[3].args: it is not an array"),
-        (b'{"task_type": "a", "kwargs": []}', "tasks[3].kwargs: it is not an object"),
+        (b'{"task_type": "a", "args": {}}', "tasks[3].args: not an array"),
+        (b'{"task_type": "a", "kwargs": []}', "tasks[3].kwargs: not an object"),
         (b'{"task_type": "a", "unique_ms": 5}', "tasks[3].unique_ms: "),
         (b'{"task_type": "a", "deliver_at": "9999-12-31T23:59:59-12:00"}', "tasks[3].deliver_at: "),
     ],

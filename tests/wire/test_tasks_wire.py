@@ -450,7 +450,7 @@ def test_the_short_form_says_what_the_message_holds():
     assert b"".join(request.encode(5)).hex() == "03" + "0000000000000005" + "04" + b"mail".hex() + b"{}".hex()
     assert asking.push_encoded("mail", data, "os").kind != request.kind
     assert asking.push_encoded("mail", encode_one_with(b"{}", priority=3), None).kind != request.kind
-    with pytest.raises(BadRequest, match="no content type"):
+    with pytest.raises(BadRequest, match="not a content type"):
         requests.content_type_of(b"\x09", 0, 1)
     with pytest.raises(BadRequest, match="cut short"):
         requests.content_type_of(b"", 0, 0)

@@ -82,7 +82,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone():
 def test_http_on_this_port_is_named():
     with pytest.raises(BadRequest, match="this is HTTP"):
         Splitter(1 << 25).feed(b"GET / HTTP/1.1\r\n\r\n")
-    with pytest.raises(BadRequest, match="HTTP is spoken there"):
+    with pytest.raises(BadRequest, match="the server speaks HTTP"):
         Splitter(1 << 25).feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 

@@ -232,7 +232,7 @@ def test_a_stuck_worker_starts_itself_again(tmp_path, url):
     with Visits() as visits, WorkerProcess(tmp_path, url, visits, *flags, app="hangs:app") as worker:
         job = hang.options(max_attempts=1, timeout=0.05).enqueue()
         worker.until("stuck: too many runs cannot be interrupted")
-        worker.until("started again, since too many runs could not be interrupted")
+        worker.until("restarted: too many runs could not be interrupted")
         worker.until("working")
         assert echo.enqueue(5).result(timeout=60) == 5
         assert caller.wait_task(job.id, 60).state == TaskState.DEAD

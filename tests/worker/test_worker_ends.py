@@ -242,7 +242,7 @@ async def test_a_run_whose_lease_is_lost_is_broken_off_and_tells_nothing():
                 await until(lambda: gate.is_cancelled and not worker.runtime.dispatcher.runs)
                 del session.extend
 
-    assert "the lease is lost" in {line["event"] for line in lines}
+    assert "the lease was lost" in {line["event"] for line in lines}
     assert worker.runtime.dispatcher.completed == worker.runtime.dispatcher.failed == 0
 
 

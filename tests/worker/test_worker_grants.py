@@ -66,6 +66,6 @@ async def test_one_that_drains_has_nothing_to_wait_for(broker):
 @on_uvloop
 async def test_one_that_may_not_consume_ends(broker):
     async with app_of(broker, "producer") as app:
-        with pytest.raises(penstock.errors.NotAuthorised, match="may not consume"):
+        with pytest.raises(penstock.errors.NotAuthorised, match="lacks the permission consume"):
             async with working(app):
                 pass

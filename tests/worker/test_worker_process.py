@@ -187,7 +187,7 @@ def test_a_worker_comes_back_to_a_broker_that_was_killed_and_nothing_is_complete
             again = visits.next()
             first.let_go("first")
             # It hears so when it reports the run, or, if all this took long, when it extends the lease.
-            refused = worker.until("refused: the lease has expired", "the lease is lost")
+            refused = worker.until("refused: the lease has expired", "the lease was lost")
             again.let_go("second")
             view = caller.final(job)
             caller.app.close()
@@ -217,7 +217,7 @@ def test_a_quiet_worker_finishes_what_runs_takes_nothing_more_and_goes_on_when_r
         visit = visits.next()
 
         assert ps.session.execute(ops.QuietWorker("w-quiet")).requested == "quiet"
-        worker.until("quiet, as an operator wants it")
+        worker.until("quiet, as requested by an operator")
         later = caller.enqueue("wait", "b")
         visit.let_go("in time")
         assert caller.final(running).state is TaskState.COMPLETED
@@ -226,7 +226,7 @@ def test_a_quiet_worker_finishes_what_runs_takes_nothing_more_and_goes_on_when_r
         assert caller.view(later).state is TaskState.PENDING
 
         ps.session.execute(ops.ResumeWorker("w-quiet"))
-        worker.until("working again, as an operator wants it")
+        worker.until("working again, as requested by an operator")
         visits.next().let_go()
         assert caller.final(later).attempt == 1
 

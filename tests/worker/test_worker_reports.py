@@ -110,7 +110,7 @@ async def test_while_no_broker_answers_results_are_kept_and_reported_later_once(
 
     assert rig.session.sizes() == [2, 2, 2]
     assert rig.lease.unreported == 98
-    assert [line["event"] for line in lines] == ["results are kept until the broker answers"] * 2
+    assert [line["event"] for line in lines] == ["the broker does not answer; results are kept until it does"] * 2
 
 
 @on_uvloop

@@ -85,7 +85,7 @@ async def test_a_run_whose_lease_ended_meanwhile_is_broken_off_and_another_count
     session.close()
 
     assert (view.result, view.attempt) == (b'"done"', 2)
-    assert "the lease is lost" in {line["event"] for line in lines}
+    assert "the lease was lost" in {line["event"] for line in lines}
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])

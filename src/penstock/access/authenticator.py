@@ -28,7 +28,7 @@ CHALLENGE_US: Final = 30_000_000
 FOREVER: Final = 1 << 62
 HINT: Final = (
     "pass a key as token=, PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE, or as the header 'Authorization: Bearer <key>'; "
-    "an owner makes one with `penstock key create`"
+    "an owner creates one with `penstock key create`"
 )
 
 
@@ -88,9 +88,9 @@ class Authenticator:
     def by_token(self, token: str) -> Principal:
         """The principal of an API key or a JWT; raises `NotAuthenticated`."""
         if not token:
-            raise NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
+            raise NotAuthenticated("this broker requires authentication, and no token was sent", hint=HINT)
         if len(token) > TOKEN_BYTES_MAX:
-            raise NotAuthenticated(f"token: it is longer than {TOKEN_BYTES_MAX:,} bytes", hint=HINT)
+            raise NotAuthenticated(f"token: longer than {TOKEN_BYTES_MAX:,} bytes", hint=HINT)
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
         principal = self._recent.get(digest)
         if principal is None or principal.is_revoked or self._is_over(principal):
@@ -130,7 +130,7 @@ class Authenticator:
     def _by_jwt(self, token: str, digest: bytes) -> Credential:
         tokens = self._tokens
         if tokens is None:
-            raise NotAuthenticated("the token is no API key, and this broker takes no others", hint=HINT)
+            raise NotAuthenticated("the token is not an API key, and this broker accepts no other kind", hint=HINT)
         tokens.verify(token)
 
         def look_up() -> Found | None:

@@ -93,7 +93,7 @@ def read_authority(certificate: bytes, key: bytes) -> Authority:
             serialization.load_pem_private_key(key, password=None),  # type: ignore[arg-type]
         )
     except (ValueError, TypeError) as error:
-        raise InvalidField(f"{CA}, {CA_KEY}: they hold no authority: {error}") from None
+        raise InvalidField(f"{CA}, {CA_KEY}: not a certificate authority: {error}") from None
     if authority.certificate.public_key() != authority.key.public_key():
         raise InvalidField(f"{CA_KEY} is not the key of {CA}")
     return authority
@@ -153,5 +153,5 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.RFC822Name(name) if "@" in name else x509.DNSName(name)
     except ValueError:
         raise InvalidField(
-            f"name: {name!r} cannot be in a certificate", hint="use ASCII, such as xn--… names"
+            f"name: {name!r} cannot be in a certificate", hint="use ASCII; internationalized names start with xn--"
         ) from None

@@ -71,7 +71,7 @@ class CommandWrapper:
     def __init__(self, command: str) -> None:
         self._words = shlex.split(command)
         if not self._words:
-            raise BadSettings("kms_command is empty", hint="name a program that wraps and unwraps keys")
+            raise BadSettings("kms_command is empty", hint="set it to a program that wraps and unwraps keys")
 
     def wrap(self, data: bytes, /) -> bytes:
         return self._run("wrap", data)
@@ -91,7 +91,7 @@ class CommandWrapper:
         return done.stdout
 
 
-_MAKE: Final = "`penstock encryption init FILE` makes a key file"
+_MAKE: Final = "`penstock encryption init FILE` creates a key file"
 _COMMAND: Final = "run it by hand: it gets `wrap` or `unwrap` as its argument and the bytes on its input"
 
 
@@ -100,7 +100,7 @@ def new_key_file(path: str | Path) -> None:
     path = Path(path)
     disk = RealDisk(path.parent, mode=0o700)
     if disk.exists(path.name):
-        raise InvalidField(f"{path} is there already", hint="choose another name: a master key is never overwritten")
+        raise InvalidField(f"{path} already exists", hint="choose another name: a master key is never overwritten")
     disk.write_whole(path.name, base64.b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n")
 
 
@@ -113,7 +113,7 @@ def read_key_file(path: str | Path) -> MasterKey:
     except (OSError, PenstockError) as error:
         raise BadSettings(f"master_key: {path} cannot be read: {_reason(error)}", hint=_MAKE) from None
     if mode & 0o077:
-        raise BadSettings(f"master_key: others may read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
+        raise BadSettings(f"master_key: other users can read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
     try:
         return MasterKey(base64.b64decode(text.strip(), validate=True))
     except (binascii.Error, ValueError):
@@ -220,7 +220,7 @@ class KeyRing:
                 stored = self._stored.get(id)
             if stored is None:
                 hint = f"restore {NAME} from the backup that belongs to these files"
-                raise StorageError(f"nothing is known of data key {id.hex()}", hint=hint)
+                raise StorageError(f"data key {id.hex()} is unknown", hint=hint)
             return None if stored.erased_at else self._opened(stored)
 
     def root(self, queue: int) -> bytes | None:
@@ -311,7 +311,7 @@ class KeyRing:
         try:
             return self._add(queue)
         except PenstockError as error:  # pushes go on with the old key rather than stop
-            logger.warning("the data key of a queue is due for rotation, and there is no new one: %s", error)
+            logger.warning("the data key of a queue is due for rotation, and no new one could be created: %s", error)
             return known[0]
 
     def _add(self, queue: int, name: str = "") -> DataKey:
@@ -391,7 +391,7 @@ def read_keys(disk: ReadableDisk) -> list[StoredKey]:
     except (ValueError, AttributeError, msgspec.MsgspecError):
         raise Damaged(f"{disk.root / NAME} cannot be read", hint=hint) from None
     if version != FORMAT:
-        raise StorageError(f"{disk.root / NAME}: format {version} is not known to this version")
+        raise StorageError(f"{disk.root / NAME}: this version does not know format {version}")
     raise Damaged(f"{disk.root / NAME} does not match its checksum", hint=hint)
 
 

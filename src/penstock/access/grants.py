@@ -170,7 +170,7 @@ class Principal:
             try:
                 end()
             except Exception:  # the others must end all the same
-                logger.exception("something of a revoked principal did not end")
+                logger.exception("a connection or session of a revoked principal could not be closed")
 
     def once_revoked(self, end: Callable[[], object]) -> None:
         """Have `end` called when the principal is revoked; at once when it is revoked already."""
@@ -197,14 +197,14 @@ def denial(principal: Principal, action: Action, queue: str) -> NotAuthorised:
         what, grant = f"{action} on any queue", f"{action}:<queue>"
     else:
         what, grant = f"{action} on queue {queue!r}", f"{action}:{queue}"
-    return NotAuthorised(f"{principal.name!r} may not {what}", hint=f"ask an owner for the grant {grant}")
+    return NotAuthorised(f"{principal.name!r} lacks the permission {what}", hint=f"ask an owner for the grant {grant}")
 
 
 def hidden(principal: Principal, action: Action, what: str) -> NotAuthorised:
     """The error for something that has an id: the same whether it is out of sight or does not exist."""
     return NotAuthorised(
-        f"{principal.name!r} may not {action} {what}",
-        hint="it does not exist, or it is in a queue for which a grant is missing",
+        f"{principal.name!r} lacks the permission {action} on {what}",
+        hint="it does not exist, or a grant for its queue is missing",
     )
 
 
@@ -241,7 +241,7 @@ def _parse(text: object, roles: Mapping[str, Iterable[str]]) -> Iterable[Grant]:
             yield _checked(Grant(Action(name), pattern or EVERY_QUEUE), text)
         else:
             near = suggestion(name, (*_ACTIONS, *roles))
-            raise InvalidField(f"grants: {text!r} names no action or role; {near}", hint=_HINT)
+            raise InvalidField(f"grants: {text!r} is not an action or a role; {near}", hint=_HINT)
 
 
 def _narrowed(grant: Grant, pattern: str) -> Grant:
@@ -265,7 +265,7 @@ def _checked(grant: Grant, text: str) -> Grant:
 def _check_pattern(pattern: str, text: str) -> None:
     stem = pattern.removesuffix("*")
     if not pattern or "*" in stem:
-        raise InvalidField(f"grants: {text!r}: {pattern!r} is no pattern of queues", hint=_HINT)
+        raise InvalidField(f"grants: {text!r}: {pattern!r} is not a pattern of queue names", hint=_HINT)
     if stem:
         check_name(stem.rstrip(".") or stem, "grants")
 
@@ -275,7 +275,7 @@ def _inside(grant: Grant, prefix: str, text: str) -> Grant:
     if not prefix:
         return grant
     if grant.action in BROKER_ACTIONS:
-        raise InvalidField(f"grants: {text!r} is about the whole broker, and a namespace is a part of it")
+        raise InvalidField(f"grants: {text!r} applies to the whole broker and cannot be granted in a namespace")
     if grant.pattern == EVERY_QUEUE:
         return Grant(grant.action, prefix + EVERY_QUEUE)
     if not grant.pattern.startswith(prefix):
@@ -285,7 +285,7 @@ def _inside(grant: Grant, prefix: str, text: str) -> Grant:
 
 OWNERS: Final = ("local", "owner")  # with all grants: whoever runs the broker
 _ACTIONS: Final = tuple(str(action) for action in Action)
-_HINT: Final = "a grant is like push:orders, consume:shop.* or viewer:*"
+_HINT: Final = "a grant looks like push:orders, consume:shop.* or viewer:*"
 
 OWNER: Final = parse_grants(("owner",))
 # Whoever uses a broker without access control, and whoever is in the same process.

@@ -45,7 +45,9 @@ def hash_password(password: str) -> str:
     """The text to store for a password; raises `InvalidField` when it is too short or too long."""
     problem = _problem(password)
     if problem:
-        raise InvalidField(f"password: {problem}", hint=f"use {LENGTH_MIN} characters or more; a few words are good")
+        raise InvalidField(
+            f"password: {problem}", hint=f"use {LENGTH_MIN} characters or more; a few random words are good"
+        )
     return _hasher().hash(_normalised(password))
 
 
@@ -98,7 +100,7 @@ class PasswordChecker:
 
     def _enter(self) -> None:
         if self._waiting >= WAITING_MAX:
-            raise RateLimited("too many people sign in at once", hint="try again in a moment")
+            raise RateLimited("too many people are signing in at once", hint="try again in a moment")
         self._waiting += 1
 
 
@@ -116,12 +118,12 @@ def _normalised(password: str) -> str:
 def _problem(password: str) -> str:
     """What is wrong with a password, or nothing."""
     if len(password) > BYTES_MAX:  # before anything is made of it
-        return f"it is longer than {BYTES_MAX:,} bytes"
+        return f"longer than {BYTES_MAX:,} bytes"
     text = _normalised(password)
     if len(text) < LENGTH_MIN:
-        return f"it is shorter than {LENGTH_MIN} characters"
+        return f"shorter than {LENGTH_MIN} characters"
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        return "it is not Unicode text"
-    return f"it is longer than {BYTES_MAX:,} bytes" if size > BYTES_MAX else ""
+        return "not valid Unicode text"
+    return f"longer than {BYTES_MAX:,} bytes" if size > BYTES_MAX else ""

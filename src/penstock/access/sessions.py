@@ -134,8 +134,8 @@ class Sessions:
         principal, expires_at = self._codes.pop(digest_of(code), (None, 0))
         if principal is None or principal.is_revoked or expires_at <= self._clock.now():
             raise NotAuthenticated(
-                "the link was used already, or is older than 10 minutes",
-                hint="make a new one with `penstock dashboard`",
+                "the link has been used, or is older than 10 minutes",
+                hint="create a new one with `penstock dashboard`",
             )
         return principal
 
@@ -261,6 +261,6 @@ def cookie_for(*, is_https: bool, is_loopback: bool, port: int) -> SessionCookie
     if not is_loopback:
         raise NotAuthorised(
             "browsers cannot sign in over plain http, except on the broker's own machine",
-            hint="set tls_certificate and tls_key, or tls = 'proxy' behind a proxy that speaks https",
+            hint="set tls_certificate and tls_key, or tls = 'proxy' behind a proxy that terminates TLS",
         )
     return SessionCookie(f"penstock_{port}", is_secure=False)

@@ -66,7 +66,7 @@ class SignIn:
         try:
             await asyncio.to_thread(self._users.rehash, name, before, after)
         except PenstockError as error:
-            logger.warning("the new hash of a password is not stored: %s", error)
+            logger.warning("a new password hash could not be stored: %s", error)
 
     def is_user(self, name: str) -> bool:
         """Whether somebody has this name and a password."""

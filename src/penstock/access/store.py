@@ -267,7 +267,7 @@ class AccessStore:
         for other in self.document.principals.values():
             taken = set(other.certificates).intersection(record.certificates)
             if taken and other.name != record.name:
-                raise InvalidField(f"certificates: {min(taken)!r} already stands for {other.name!r}")
+                raise InvalidField(f"certificates: {min(taken)!r} already identifies {other.name!r}")
 
     # roles and namespaces
 
@@ -289,7 +289,7 @@ class AccessStore:
         """Delete a role that nobody has."""
         with self._lock:
             if name not in self.document.roles:
-                raise AccessNotFound(f"there is no role {name!r}", hint="built-in roles stay")
+                raise AccessNotFound(f"there is no role {name!r}", hint="built-in roles cannot be deleted")
             roles = {known: grants for known, grants in self.document.roles.items() if known != name}
             self._require_role_unused(name)
             self._replace("delete_role", name, roles=roles)
@@ -304,7 +304,9 @@ class AccessStore:
         """Declare a namespace, or change its quotas."""
         check_name(name, "namespace")
         if "." in name or f"{name}.".startswith(RESERVED_PREFIX):
-            raise InvalidField(f"namespace: {name!r} cannot be one", hint="a word without dots, such as 'team-a'")
+            raise InvalidField(
+                f"namespace: {name!r} is not a valid name", hint="use a word without dots, such as 'team-a'"
+            )
         with self._lock:
             namespaces = {**self.document.namespaces, name: NamespaceRecord(name, quotas)}
             self._replace("set_namespace", name, namespaces=namespaces)
@@ -324,7 +326,7 @@ class AccessStore:
 
     def _require_namespace(self, name: str) -> None:
         if name and name not in self.document.namespaces:
-            raise AccessNotFound(f"there is no namespace {name!r}", hint="declare it with `penstock namespace create`")
+            raise AccessNotFound(f"there is no namespace {name!r}", hint="create it with `penstock namespace create`")
 
     # the file
 
@@ -363,7 +365,7 @@ def _check(document: Document) -> None:
         _require_grants(record, document.roles)
     for key in document.keys.values():
         if key.principal not in document.principals:
-            raise InvalidField(f"key {key.id!r} is of {key.principal!r}, who is not there")
+            raise InvalidField(f"key {key.id!r} belongs to {key.principal!r}, which does not exist")
 
 
 def _require_grants(record: PrincipalRecord, roles: Mapping[str, Iterable[str]]) -> None:

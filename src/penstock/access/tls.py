@@ -120,7 +120,7 @@ class ServerTls:
             self.loaded = self._load()
         except BadSettings as error:
             self.failure = error.message
-            logger.error("the certificate was not reloaded, the old one stays", extra={"reason": error.message})  # noqa: TRY400 - no traceback: it is about a file
+            logger.error("the certificate was not reloaded; the old one stays in use", extra={"reason": error.message})  # noqa: TRY400 - no traceback: it is about a file
             return False
         self.failure = ""
         logger.info("the certificate was reloaded", extra={"expires_at": self.loaded.validity.end_text})
@@ -132,9 +132,9 @@ class ServerTls:
             yield f"the certificate was not reloaded: {self.failure}"
         validity, now = self.loaded.validity, self._clock.now()
         if now >= validity.end:
-            yield f"the certificate expired on {validity.end_text}: renew it, it is reloaded by itself"
+            yield f"the certificate expired on {validity.end_text}: renew it; it is reloaded automatically"
         elif validity.end - now < min((validity.end - validity.start) // 10, _ENDING_MICROS_MAX):
-            yield f"the certificate expires on {validity.end_text}: renew it, it is reloaded by itself"
+            yield f"the certificate expires on {validity.end_text}: renew it; it is reloaded automatically"
 
     def _load(self) -> Loaded:
         files, stamps = self.files, _stamps(self.files)
@@ -188,7 +188,7 @@ def _read(path: str, setting: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise BadSettings(f"{setting}: there is no file {path}", hint="penstock tls init makes one") from None
+        raise BadSettings(f"{setting}: there is no file {path}", hint="`penstock tls init` creates one") from None
     except OSError as error:
         raise BadSettings(f"{setting}: {path} cannot be read: {error.strerror or error}") from None
 
@@ -197,8 +197,8 @@ def _check_mode(key: str) -> None:
     mode = stat.S_IMODE(os.stat(key).st_mode)
     if mode & 0o007:
         raise BadSettings(
-            f"tls_key: others can read or change {key} (mode {mode:04o})",
-            hint=f"chmod 600 {key}, and make a new key if others may have read it",
+            f"tls_key: other users can read or change {key} (mode {mode:04o})",
+            hint=f"chmod 600 {key}, and create a new key if others may have read it",
         )
 
 
@@ -206,14 +206,14 @@ def _checked_validity(certificate: bytes, path: str, clock: Clock) -> Validity:
     try:
         validity = validity_of(certificate)
     except ValueError:
-        raise BadSettings(f"tls_certificate: {path} holds no certificate in PEM") from None
+        raise BadSettings(f"tls_certificate: {path} contains no PEM certificate") from None
     now = clock.now()
     if now >= validity.end:
         raise BadSettings(f"tls_certificate: {path} expired on {validity.end_text}", hint="renew it")
     if now < validity.start:
         raise BadSettings(
-            f"tls_certificate: {path} is valid from {validity.start_text} on, which is later than now",
-            hint="is the clock of this machine right?",
+            f"tls_certificate: {path} is not valid before {validity.start_text}",
+            hint="check the clock of this machine",
         )
     return validity
 
@@ -223,13 +223,13 @@ def _load_chain(context: ssl.SSLContext, files: Files) -> None:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except _Encrypted:
         raise BadSettings(
-            f"tls_key: {files.key} is encrypted, and nobody is there to type its password",
+            f"tls_key: {files.key} is encrypted with a password",
             hint=f"openssl pkey -in {files.key} -out plain.pem; chmod 600 plain.pem",
         ) from None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             problem = f"tls_key: {files.key} is not the key of the certificate {files.certificate}"
-            raise BadSettings(problem, hint="name the two files that were made together") from None
+            raise BadSettings(problem, hint="use the two files that were created together") from None
         problem = f"tls_certificate, tls_key: {files.certificate} and {files.key} cannot be used: {_reason(error)}"
         raise BadSettings(problem, hint="both must be PEM; the certificate comes first in its file") from None
     except OSError as error:
@@ -248,7 +248,7 @@ def _load_authority(context: ssl.SSLContext, path: str, text: bytes) -> None:
     try:
         context.load_verify_locations(cadata=text.decode("ascii"))
     except (ssl.SSLError, ValueError):
-        raise BadSettings(f"tls_client_ca: {path} holds no certificate in PEM") from None
+        raise BadSettings(f"tls_client_ca: {path} contains no PEM certificate") from None
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -84,7 +84,7 @@ class TokenKeys:
             return next(iter(self._by_id.values()))
         if id is None:
             raise NotAuthenticated("token: its header has no kid, and the issuer has several keys")
-        raise NotAuthenticated(f"token: its kid {shown(id)} is none of the issuer's keys")
+        raise NotAuthenticated(f"token: its kid {shown(id)} is not among the issuer's keys")
 
 
 NO_KEYS: Final = TokenKeys({})
@@ -145,13 +145,13 @@ def _key(where: str, algorithm: str, entry: dict[str, Any]) -> PyJWK:
     from jwt import PyJWK, PyJWTError
 
     if "d" in entry:
-        raise InvalidField(f"{where} is a private key", hint="name the public keys: the issuer keeps the private ones")
+        raise InvalidField(f"{where} is a private key", hint="use the public keys: the issuer keeps the private ones")
     try:
         key = PyJWK(entry, algorithm)
     except (PyJWTError, ValueError, TypeError, AttributeError, KeyError):
-        raise InvalidField(f"{where} is not a sound {algorithm} key") from None
+        raise InvalidField(f"{where} is not a valid {algorithm} key") from None
     if algorithm == HS256 and len(key.key) < SECRET_BYTES_MIN:
-        hint = "make a longer one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        hint = "create a longer one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         raise InvalidField(f"{where} is a secret shorter than {SECRET_BYTES_MIN} bytes", hint=hint)
     if algorithm == "RS256" and key.key.key_size < RSA_BITS_MIN:
         raise InvalidField(f"{where} is an RSA key shorter than {RSA_BITS_MIN} bits", hint="have the issuer replace it")
@@ -163,7 +163,9 @@ def _check_set(jwks: list[_Jwk]) -> None:
         kinds = ", ".join(sorted(set(ALGORITHMS.values())))
         raise InvalidField("no key in it can verify a token", hint=f"the algorithms are {kinds}")
     if len({jwk.algorithm == HS256 for jwk in jwks}) > 1:
-        raise InvalidField("it has secrets beside public keys", hint="keep the secret (kty oct) or the public keys")
+        raise InvalidField(
+            "it has secrets beside public keys", hint="keep either the secret (kty oct) or the public keys"
+        )
     ids = [jwk.kid for jwk in jwks]
     if len(ids) > 1 and "" in ids:
         raise InvalidField("a key has no kid, and there are several keys", hint="give every key a kid of its own")
@@ -198,7 +200,7 @@ class KeySource:
             keys = parse_keys(text)
             check(keys)
             self.keys, self._text = keys, text
-            logger.info("keys of JWTs were read", extra={"place": self.place, "keys": len(keys)})
+            logger.info("JWT keys were loaded", extra={"place": self.place, "keys": len(keys)})
         self.refreshed_at = self._clock.now()
 
     def start(self) -> None:
@@ -216,7 +218,7 @@ class KeySource:
         except PenstockError as error:
             self.failures += 1
             if str(error) != self.last_error:
-                logger.warning("keys of JWTs were not read", extra={"place": self.place, "reason": str(error)})
+                logger.warning("JWT keys could not be loaded", extra={"place": self.place, "reason": str(error)})
             self.last_error = str(error)
             return min(RETRY_SECONDS, self._period_seconds)
         self.last_error = ""
@@ -250,11 +252,11 @@ def _read_file(path: Path) -> TokenKeysText:
         text = RealDisk(path.parent).read(path.name, 0, KEYS_BYTES_MAX + 1)
     except (OSError, StorageError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "message", "")
-        raise InvalidField(f"it cannot be read: {reason}", hint="name a JWKS file, or an https URL") from None
+        raise InvalidField(f"it cannot be read: {reason}", hint="use a JWKS file or an https URL") from None
 
     def check(keys: TokenKeys) -> None:
         if keys.is_secret and mode & _OTHERS:
-            raise InvalidField("it holds a secret, and other users may read it", hint=f"chmod 600 {path}")
+            raise InvalidField("it contains a secret, and other users can read it", hint=f"chmod 600 {path}")
 
     return text, check
 
@@ -264,7 +266,7 @@ def _read_file(path: Path) -> TokenKeysText:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        raise InvalidField("it redirects elsewhere", hint="name the URL that has the keys themselves")
+        raise InvalidField("it redirects elsewhere", hint="use the URL of the keys themselves")
 
 
 def fetch(url: str, clock: Clock, context: ssl.SSLContext | None = None) -> bytes:

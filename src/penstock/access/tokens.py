@@ -129,7 +129,7 @@ class TokenVerifier:
         self._check_times(claims)
         subject, namespace = claims.known.sub, claims.known.namespace
         if not 0 < len(subject) <= SUBJECT_LENGTH_MAX or not subject.isprintable() or subject.isspace():
-            raise NotAuthenticated(f"token: its sub {shown(subject)} is no name")
+            raise NotAuthenticated(f"token: its sub {shown(subject)} is not a valid name")
         try:
             prefix = _prefix(namespace)
             grants = parse_grants(_texts(claims.others.get(self._grants_claim)), self._roles(), prefix)
@@ -137,23 +137,23 @@ class TokenVerifier:
             raise NotAuthenticated(f"token: claim {self._grants_claim!r}: {error.message}", hint=error.hint) from None
         if namespace and not self._is_namespace(namespace):
             raise NotAuthenticated(
-                f"token: its {NAMESPACE_CLAIM} {shown(namespace)} is not declared here",
-                hint="an owner declares it with `penstock namespace create`",
+                f"token: its {NAMESPACE_CLAIM} {shown(namespace)} does not exist here",
+                hint="an owner creates it with `penstock namespace create`",
             )
         return Claims(NAME_PREFIX + subject, grants, namespace, int(claims.known.exp * 1_000_000))
 
     def _check_parties(self, claims: _AllClaims) -> None:
         issuer, audience = claims.known.iss, claims.known.aud
         if issuer != self._issuer:
-            raise NotAuthenticated(f"token: its iss is {shown(issuer)}, and this broker trusts {self._issuer!r}")
+            raise NotAuthenticated(f"token: its iss is {shown(issuer)}, but this broker trusts {self._issuer!r}")
         if self._audience not in ([audience] if isinstance(audience, str) else audience):
-            raise NotAuthenticated(f"token: its aud is {shown(audience)[:200]}, and this broker is {self._audience!r}")
+            raise NotAuthenticated(f"token: its aud is {shown(audience)[:200]}, but this broker is {self._audience!r}")
 
     def _check_times(self, claims: _AllClaims) -> None:
         known, latest = claims.known, self._clock.now() / 1_000_000 + LEEWAY_SECONDS
         for name in ("exp", "nbf", "iat"):
             if not 0 <= getattr(known, name) <= INSTANT_SECONDS_MAX:
-                raise NotAuthenticated(f"token: its {name} is no time in seconds since 1970")
+                raise NotAuthenticated(f"token: its {name} is not a time in seconds since 1970")
         if known.nbf > latest:
             raise NotAuthenticated("token: it is not valid yet", hint="compare the clocks of the broker and the issuer")
         if known.iat > latest:
@@ -174,12 +174,12 @@ def _signed(token: str, keys: TokenKeys) -> bytes:
     except (jwt.PyJWTError, msgspec.ValidationError, RecursionError):
         raise NotAuthenticated("token: its header is not that of a JWT", hint=_HINT) from None
     if header.crit is not None:
-        raise NotAuthenticated("token: its header has crit, and no extension is known here")
+        raise NotAuthenticated("token: its header has crit, and extensions are not supported")
     if header.typ is not None and header.typ.lower() not in _TYPES:
         raise NotAuthenticated(f"token: its typ is {shown(header.typ)} instead of JWT")
     key = keys.find(header.kid)
     if header.alg != key.algorithm_name:
-        raise NotAuthenticated(f"token: its alg is {shown(header.alg)}, and the key is for {key.algorithm_name}")
+        raise NotAuthenticated(f"token: its alg is {shown(header.alg)}, but the key is for {key.algorithm_name}")
     try:
         payload: bytes = jws.decode(token, key, algorithms=[key.algorithm_name])
     except (jwt.PyJWTError, RecursionError):
@@ -221,7 +221,7 @@ def _texts(claim: object) -> list[str]:
         return claim.split()
     if isinstance(claim, list):
         return claim  # what is no text in it is refused with the rest
-    raise InvalidField("it is neither a list nor a text", hint='it is like ["push:orders", "viewer:*"]')
+    raise InvalidField("it is neither a list nor a string", hint='it looks like ["push:orders", "viewer:*"]')
 
 
 def _prefix(namespace: str) -> str:

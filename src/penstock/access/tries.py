@@ -148,5 +148,5 @@ def _network(address: str) -> str:
 def _refusal(wait_us: int) -> RateLimited:
     seconds = wait_us / 1_000_000
     return RateLimited(
-        "too many failed tries to sign in", retry_after_seconds=seconds, hint=f"try again in {seconds:.0f} seconds"
+        "too many failed sign-ins", retry_after_seconds=seconds, hint=f"try again in {seconds:.0f} seconds"
     )

@@ -34,8 +34,8 @@ def check_passphrase(passphrase: str) -> str:
     """`passphrase` itself when it is long enough."""
     if len(passphrase) < PASSPHRASE_LENGTH_MIN:
         raise InvalidField(
-            f"passphrase: it has fewer than {PASSPHRASE_LENGTH_MIN} characters",
-            hint="`openssl rand -base64 24` makes one",
+            f"passphrase: fewer than {PASSPHRASE_LENGTH_MIN} characters",
+            hint="`openssl rand -base64 24` creates one",
         )
     return passphrase
 
@@ -58,7 +58,7 @@ def unpack_access(sealed: bytes, passphrase: str, disk: Disk) -> None:
         cipher = aes().AESGCM(_key(passphrase, salt))
         plain = cipher.decrypt(nonce, sealed[start + NONCE_BYTES :], MAGIC)
     except (InvalidTag, ValueError):
-        raise NotAuthorised("the passphrase does not open the keys and users of this backup") from None
+        raise NotAuthorised("the passphrase does not decrypt the keys and users of this backup") from None
     disk.make_directory(ACCESS_DIRECTORY)
     for name, data in _files.decode(plain).items():
         disk.write_whole(f"{ACCESS_DIRECTORY}/{name}", data)

@@ -87,7 +87,7 @@ def decode_moment(data: bytes, where: str) -> Moment:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Damaged(f"{where} cannot be read") from None
     if moment.format != FORMAT:
-        raise StorageError(f"{where}: format {moment.format} is not known", hint="use a newer Penstock")
+        raise StorageError(f"{where}: unknown format {moment.format}", hint="use a newer Penstock")
     if encode_moment(moment) != msgspec.json.encode(moment):
         raise Damaged(f"{where} does not match its checksum")
     return moment
@@ -100,14 +100,14 @@ def decode_marker(data: bytes, where: str) -> Marker:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Damaged(f"{where} cannot be read") from None
     if marker.format != FORMAT:
-        raise StorageError(f"{where}: format {marker.format} is not known", hint="use a newer Penstock")
+        raise StorageError(f"{where}: unknown format {marker.format}", hint="use a newer Penstock")
     return marker
 
 
 def choose(ids: list[str], at: str | datetime | None) -> str:
     """The newest of some sorted ids; the one named by `at`; or the newest that is not later than an instant."""
     if not ids:
-        raise InvalidField("source: the backup set has no moment yet", hint="`penstock backup` takes one")
+        raise InvalidField("source: the backup set has no moments yet", hint="take one with `penstock backup`")
     if at is None:
         return ids[-1]
     if isinstance(at, str):

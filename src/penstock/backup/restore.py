@@ -55,7 +55,9 @@ def _check(source: BackupSet, moment: Moment, passphrase: str) -> None:
         if file.name.startswith("/") or any(part in ("", ".", "..") for part in parts):
             raise StorageError(f"the moment {moment.id} names a file {file.name!r} outside a data directory")
     if passphrase and source.access() is None:
-        raise InvalidField("passphrase: the set has no keys and users", hint="it was taken without --with-access")
+        raise InvalidField(
+            "passphrase: the backup contains no keys and users", hint="it was taken without --with-access"
+        )
 
 
 def _write_files(source: BackupSet, moment: Moment, destination: Destination, on_progress: OnProgress) -> None:

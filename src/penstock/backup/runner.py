@@ -66,7 +66,7 @@ class Backups:
         backup_set = BackupSet(open_target(destination))
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
-                raise StateError("a backup is running already", hint="wait until it is done")
+                raise StateError("a backup is already running", hint="wait until it is done")
             self._shard.require_open()
             self._state = BackupState(destination, "running")
             self._thread = threading.Thread(
@@ -89,11 +89,11 @@ class Backups:
                 hint="the broker writes there, on its own machine",
             )
         if ".." in destination.split("/"):
-            raise InvalidField("destination: it contains '..'", hint="spell the path out")
+            raise InvalidField("destination: it contains '..'", hint="write the full path")
         if owner and not any(_lies_in(destination, place) for place in self.allowed):
             raise InvalidField(
-                f"destination: {destination!r} is none of those in the setting `backups`",
-                hint="only the owner of the broker may choose any other",
+                f"destination: {destination!r} is not listed in the setting `backups`",
+                hint="only the owner of the broker may use other destinations",
             )
         if not is_url and self._disk is not None and _lies_in(destination, str(self._disk.root.resolve())):
             raise InvalidField("destination: it is in the data directory", hint="choose a place outside")
@@ -134,7 +134,7 @@ class Backups:
     def _go_on(self, snapshot: Snapshot) -> None:
         """Between pieces: stop when the session closes, and renew the pin in time."""
         if self._stopping.is_set():
-            raise Closed("this Penstock is closing; the backup was given up")
+            raise Closed("this Penstock is closing; the backup was aborted")
         now = self._shard.clock.monotonic()
         if now - self._pinned_at > RENEW_US:
             self._pin(snapshot)

@@ -100,7 +100,7 @@ class BackupSet:
             return decode_marker(b"".join(self._target.read(MARKER)), f"{self._target.url}/{MARKER}")
         except FileNotFoundError:
             raise NotADataDirectory(
-                f"{self._target.url} is not a backup set: it has no {MARKER}", hint="`penstock backup` makes one"
+                f"{self._target.url} is not a backup set: it has no {MARKER}", hint="create one with `penstock backup`"
             ) from None
 
     # writing
@@ -184,7 +184,7 @@ class BackupSet:
         for file in files:
             if stored.get(file.stored) != file.bytes:
                 raise StorageError(
-                    f"{self._target.url}/{file.stored} went while the backup was written", hint="take it again"
+                    f"{self._target.url}/{file.stored} disappeared while the backup was written", hint="take it again"
                 )
 
 

@@ -206,7 +206,9 @@ class ObjectTarget:
         except FileNotFoundError:
             raise
         except _ERRORS as error:
-            raise StorageError(f"{self.url}: {error}", hint="is it there, and may this process use it?") from None
+            raise StorageError(
+                f"{self.url}: {error}", hint="check that it exists and that this process may access it"
+            ) from None
 
 
 def pieces_of(disk: ReadableDisk, name: str) -> Iterator[bytes]:

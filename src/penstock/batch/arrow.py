@@ -190,7 +190,9 @@ def _check_names(names: list[str]) -> None:
         if name not in READ_COLUMNS and name not in known:
             raise InvalidField(f"{name}: not a column of a message", hint=suggestion(name, known))
     if "payload" not in names:
-        raise InvalidField("payload: the table has no such column", hint="name the column of payloads 'payload'")
+        raise InvalidField(
+            "payload: the table has no such column", hint="the column of payloads must be named 'payload'"
+        )
     fields = [FLAGS.get(name, name) for name in names]
     for name, field in zip(names, fields, strict=True):
         if fields.count(field) > 1:

@@ -80,7 +80,7 @@ def _check_one_text(data: Buffer, position: int, name: str, limit: int) -> None:
     if end > limit:
         raise too_long(f"item 0: {name}", end, limit)
     if end and not present:
-        raise BadBatch(f"item 0: {name}: absent, yet it has bytes")
+        raise BadBatch(f"item 0: {name}: marked absent, but has bytes")
 
 
 def _check_one_headers(data: Buffer, position: int) -> None:
@@ -123,13 +123,13 @@ def check_header(data: Buffer) -> None:
     if magic != layout.MAGIC:
         raise BadBatch(f"it begins with {magic!r}, not {layout.MAGIC!r}")
     if version != layout.VERSION:
-        raise BadBatch(f"version {version} is not known", hint=f"this release reads version {layout.VERSION}")
+        raise BadBatch(f"unknown version {version}", hint=f"this release reads version {layout.VERSION}")
     if length != len(data):
         raise BadBatch(f"its header says {length:,} bytes, there are {len(data):,}")
     if crc != layout.crc_of(data):
         raise BadBatch("its checksum does not match")
     if compression not in (layout.PLAIN, layout.ZSTD) or flags & ~layout.KNOWN or reserved:
-        raise BadBatch(f"compression {compression}, columns {flags:#x} or reserved {reserved} is not known")
+        raise BadBatch(f"compression {compression}, columns {flags:#x} or reserved {reserved} is unknown")
     if compression == layout.PLAIN and blob_bytes != payload_bytes:
         raise BadBatch(f"payload: {blob_bytes:,} bytes stored, {payload_bytes:,} announced, and not compressed")
     if length - padded(blob_bytes) + padded(payload_bytes) > limits.batch_bytes_max:
@@ -227,7 +227,7 @@ def _check_text(text: Text, name: str, limit: int) -> None:
     check_lengths(lengths, name, limit)
     filled = (lengths > 0) & ~text.present()
     if filled.any():
-        raise BadBatch(f"item {int(np.argmax(filled))}: {name}: absent, yet it has bytes")
+        raise BadBatch(f"item {int(np.argmax(filled))}: {name}: marked absent, but has bytes")
     _check_utf8(text.values, name)
 
 

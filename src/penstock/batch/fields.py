@@ -154,7 +154,7 @@ def encode_headers(value: Any) -> tuple[list[bytes], list[bytes]]:
         raise InvalidField(f"headers: {value!r} is not a mapping of text to text")
     for name, content in value.items():
         if not (isinstance(name, str) and isinstance(content, str)):
-            raise InvalidField(f"headers: {name!r}: {content!r} is not text to text")
+            raise InvalidField(f"headers: {name!r}: {content!r} is not a pair of strings")
     names = [_utf8(name, "headers") for name in value]
     contents = [_utf8(content, "headers") for content in value.values()]
     length = sum(map(len, names)) + sum(map(len, contents))
@@ -215,7 +215,7 @@ def payload_of(item: Any) -> tuple[bytes, ContentType]:
         return data, ContentType.JSON
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(item).__name__
-        hint = "a payload is bytes, text, or what JSON can hold"
+        hint = "a payload is bytes, text, or a JSON value"
         raise InvalidField(f"payload: this {kind} cannot be stored: {error}", hint=hint) from None
 
 
@@ -438,10 +438,10 @@ def decompress(blob: Buffer, length: int) -> bytes:
         if announced != length:
             raise BadBatch(f"payload: its zstd frame holds {announced:,} bytes, the header says {length:,}")
         if end != len(blob):
-            raise BadBatch("payload: the compressed blob is not sound: something follows its zstd frame")
+            raise BadBatch("payload: the compressed data is damaged: something follows its zstd frame")
         plain: bytes = _codec().decompress(blob, length, asbytes=True)  # refuses any other length
     except (OSError, IndexError) as error:
-        raise BadBatch(f"payload: the compressed blob is not sound: {error}") from None
+        raise BadBatch(f"payload: the compressed data is damaged: {error}") from None
     return plain
 
 
@@ -451,7 +451,7 @@ def zstd_frame(blob: memoryview) -> tuple[int, int]:
     magic 4 │ descriptor 1 │ window 0-1 │ dictionary 0-4 │ content size 0-8 │ blocks … │ checksum 0-4
     """
     if bytes(blob[:4]) != _ZSTD_MAGIC:
-        raise BadBatch("payload: the compressed blob is not a zstd frame")
+        raise BadBatch("payload: the compressed data is not a zstd frame")
     descriptor = blob[4]
     is_single = bool(descriptor & 0x20)
     at = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
@@ -466,7 +466,7 @@ def _end_of_blocks(blob: memoryview, at: int) -> int:
     """Where the last block of a zstd frame ends; a block of one repeated byte holds only that."""
     while True:
         if at + 3 > len(blob):
-            raise BadBatch("payload: the compressed blob is not sound: its zstd frame is cut")
+            raise BadBatch("payload: the compressed data is damaged: its zstd frame is cut")
         header = int.from_bytes(blob[at : at + 3], "little")
         is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
         at += 3 + (1 if kind == _ZSTD_REPEATED else size)

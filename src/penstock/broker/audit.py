@@ -209,7 +209,7 @@ class Audit:
     def _wrote(self, answer: Any) -> None:
         self._is_writing = False
         if isinstance(answer, PenstockError):
-            logger.warning("the audit log has lost lines: %s", answer)
+            logger.warning("the audit log lost records: %s", answer)
         self._arm()
 
     def flush(self, *, everything: bool = False) -> int:
@@ -230,4 +230,4 @@ class Audit:
         try:
             await asyncio.to_thread(self.flush, everything=True)
         except PenstockError as error:  # whatever is left to stop must stop all the same
-            logger.warning("the audit log has lost lines: %s", error)
+            logger.warning("the audit log lost records: %s", error)

@@ -52,7 +52,7 @@ from penstock.telemetry.meter import Meter
 R = TypeVar("R")
 Ids = list[list[MessageId]]
 logger: Final = logging.getLogger("penstock.broker")
-ADMIN_HINT: Final = "ask at the admin_port of this broker"
+ADMIN_HINT: Final = "use the admin_port of this broker"
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
 
 
@@ -502,7 +502,7 @@ class Broker:
         """Raise why this may not be done, and note it in the audit log."""
         try:
             if self.is_admin_apart and action in BROKER_ACTIONS and not client.is_operator:
-                raise NotAuthorised(f"{action}: this port does not serve what operators do", hint=ADMIN_HINT)
+                raise NotAuthorised(f"{action}: not available on this port", hint=ADMIN_HINT)
             self.authorise(client.principal, action, queue)
         except PenstockError as error:
             self.audit.denied(client, action, queue, error)
@@ -579,4 +579,4 @@ def own_producer(client: Client, producer: Producer | None) -> Producer | None:
 
 def _log_failure(answer: Any) -> None:
     if isinstance(answer, PenstockError):
-        logger.warning("what a revoked principal held is not released: %s", answer)
+        logger.warning("leases of a revoked principal could not be released: %s", answer)

@@ -21,8 +21,8 @@ def answer_of(work: Callable[[], Any]) -> Any:
     except PenstockError as error:
         return error
     except Exception:
-        logger.exception("a fault in the broker")
-        return Internal("the broker failed")
+        logger.exception("internal error")
+        return Internal("internal error in the broker")
 
 
 async def awaited_answer_of(work: Awaitable[Any]) -> Any:
@@ -32,8 +32,8 @@ async def awaited_answer_of(work: Awaitable[Any]) -> Any:
     except PenstockError as error:
         return error
     except Exception:
-        logger.exception("a fault in the broker")
-        return Internal("the broker failed")
+        logger.exception("internal error")
+        return Internal("internal error in the broker")
 
 
 def raised(answer: Any) -> Any:

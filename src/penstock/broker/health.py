@@ -74,7 +74,7 @@ def readyz(broker: Broker) -> Readiness:
     if journal.failed is not None:
         return Readiness("failed", [f"the journal stopped: {journal.failed}"])
     if broker.elsewhere is not None:
-        return Readiness("spare", ["this node is a spare: another one owns the shard"])
+        return Readiness("spare", ["this node is a spare: another node owns the shard"])
     if broker.is_draining:
         return Readiness("stopping", ["the broker is stopping"])
     problems = problems_of(broker.session)

@@ -48,7 +48,7 @@ class HistoryQueries:
     ) -> msgspec.Raw:
         """The result as JSON. `queues` are those that the caller may read."""
         if self._waiting >= WAITING_MAX:
-            raise RateLimited("too many queries wait for their turn", hint="try again in some seconds")
+            raise RateLimited("too many queries are waiting", hint="try again in a few seconds")
         request = {
             "location": self._location,
             "query": query,
@@ -76,11 +76,11 @@ class HistoryQueries:
                 answer = await process.stdout.readexactly(length)
         except TimeoutError:
             self._end()
-            hint = "ask for less: a shorter time with since and until, fewer queues; or use penstock sql"
+            hint = "query less: a shorter time with since and until, or fewer queues; or use `penstock sql`"
             raise BadQuery(f"the query took longer than {QUERY_SECONDS:.0f} s", hint=hint) from None
         except (OSError, asyncio.IncompleteReadError):
             self._end()
-            raise Unavailable("the process that answers queries ended", hint="try again; its log says why") from None
+            raise Unavailable("the query process ended", hint="try again; see its log for the cause") from None
         except asyncio.CancelledError:  # the client has gone in the middle of an answer
             self._end()
             raise

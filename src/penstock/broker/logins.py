@@ -124,7 +124,7 @@ class Logins:
         count = self._strangers.get(address, 0) + 1
         if count > STRANGERS_MAX:
             raise Unavailable(
-                f"{STRANGERS_MAX} connections of {address} have not logged in", hint="log in on those first"
+                f"{STRANGERS_MAX} connections from {address} have not logged in", hint="log in on those first"
             )
         self._strangers[address] = count
 

@@ -57,9 +57,11 @@ async def state_at(broker: Broker, client: Client, at: datetime, queue: str | No
     """The queues that the client may monitor, or one of them, at an instant."""
     queries, instant = broker.history_queries, to_micros(at, "at")
     if queries is None:
-        raise BadQuery("this broker keeps nothing on disk that could be queried", hint="start it with --data")
+        raise BadQuery(
+            "this broker keeps its data in memory, so there is no history to query", hint="start it with --data DIR"
+        )
     if instant > broker.clock.now():
-        raise InvalidField(f"at: {at.isoformat()} is in the future", hint="an instant that has passed")
+        raise InvalidField(f"at: {at.isoformat()} is in the future", hint="use a time in the past")
     broker.flush()
     (present, now), ticket = await asyncio.to_thread(
         broker.shard.look, lambda now: (list(_present(broker.shard, client, instant, queue)), now)
@@ -71,7 +73,7 @@ async def state_at(broker: Broker, client: Client, at: datetime, queue: str | No
     pushed = msgspec.json.decode(await queries.run(_PUSHED.format(**times), names, ROWS_MAX, since), type=_Rows)
     settled = msgspec.json.decode(await queries.run(_SETTLED.format(**times), names, ROWS_MAX, since), type=_Rows)
     if pushed.is_cut or settled.is_cut:
-        raise BadQuery("there are too many queues and groups for one answer", hint="name a queue")
+        raise BadQuery("too many queues and groups for one reply", hint="choose a queue")
     first = {(row[0], row[1]): row[2] for row in pushed.rows}
     ended = _ended(settled.rows)
     queues = [_past(known, instant, first, ended) for known in present]

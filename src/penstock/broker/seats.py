@@ -31,7 +31,7 @@ class Seats:
         if limit is not None and count >= limit:
             raise Unavailable(
                 f"namespace {namespace!r} has {count:,} of {limit:,} connections: quota 'connections'",
-                hint="close some, or have its quota raised: penstock namespace create",
+                hint="close some, or raise its quota with `penstock namespace create`",
             )
         self._taken[namespace] = count + 1
 

@@ -226,7 +226,7 @@ class ExpectedNews:
 
 def stopping() -> Unavailable:
     """What new work is answered with while the broker drains."""
-    return Unavailable("the broker is stopping", hint="connect again in a moment, or to another address")
+    return Unavailable("the broker is stopping", hint="reconnect in a moment, or to another address")
 
 
 MANY: Final = 1_000  # tasks of one request: more take longer than a turn of the event loop should

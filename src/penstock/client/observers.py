@@ -73,7 +73,7 @@ def observers_of(metrics: Metrics) -> list[Observer]:
         return [metrics]
     if callable(metrics):
         return [Hook(metrics)]
-    raise InvalidField(f"metrics: {metrics!r} is no observer", hint="pass True, a function or a penstock.Observer")
+    raise InvalidField(f"metrics: {metrics!r} is not an observer", hint="pass True, a function or a penstock.Observer")
 
 
 class Observers:

@@ -459,5 +459,5 @@ class BaseTransaction:
 
     def _add(self, operation: Operation) -> None:
         if self._over:
-            raise Closed("this transaction is over", hint="begin a new one with transaction()")
+            raise Closed("this transaction has ended", hint="start a new one with transaction()")
         self._operations.append(operation)

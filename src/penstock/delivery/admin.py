@@ -171,7 +171,7 @@ def decide_create_queue(
     if name.endswith(DLQ_SUFFIX) or name.startswith(RESERVED_PREFIX):
         raise reserved_name(name)
     if name in core.by_name:
-        raise QueueExists(f"queue {name!r} exists already")
+        raise QueueExists(f"queue {name!r} already exists")
     names = [] if options.partitions == "named" else [str(number) for number in range(options.partitions)]
     return create_queue_entries(id_next or core.queue_id_next, name, options, names, now)
 
@@ -179,12 +179,12 @@ def decide_create_queue(
 def reserved_name(name: str) -> PenstockError:
     """Refusal to push to a queue, or to make one, whose name is kept for dead letters or for the broker."""
     if name == AUDIT_QUEUE:
-        return _audit_is_kept("is written by the broker alone")
+        return _audit_is_kept("is written only by the broker")
     if name.startswith(RESERVED_PREFIX):
         hint = f"names that begin with {RESERVED_PREFIX!r} belong to the broker; choose another name"
         return InvalidName(f"queue: {name!r} is reserved", hint=hint)
-    hint = "dead letters get there by themselves; choose another name"
-    return InvalidName(f"queue: {name!r} ends in {DLQ_SUFFIX!r}, which is kept for dead-letter queues", hint=hint)
+    hint = "dead letters are moved there automatically; choose another name"
+    return InvalidName(f"queue: {name!r} ends in {DLQ_SUFFIX!r}, which is reserved for dead-letter queues", hint=hint)
 
 
 def check_changeable(queue: Queue) -> Queue:
@@ -196,14 +196,14 @@ def check_changeable(queue: Queue) -> Queue:
 
 
 def _audit_is_kept(why: str) -> NotAuthorised:
-    hint = "read it with penstock audit; how long it is kept: retention_seconds and retention_bytes"
+    hint = "read it with `penstock audit`; retention_seconds and retention_bytes set how long it is kept"
     return NotAuthorised(f"queue {AUDIT_QUEUE!r} {why}", hint=hint)
 
 
 def _check_audit_options(changes: Mapping[str, Any], options: QueueOptions) -> None:
     """Of the audit log, only how long it is kept may be changed, and it may not be emptied that way."""
     if not changes.keys() <= {"retention_seconds", "retention_bytes"}:
-        raise _audit_is_kept("has no options to change but retention_seconds and retention_bytes")
+        raise _audit_is_kept("has no options to change except retention_seconds and retention_bytes")
     least = {
         "retention_seconds": limits.audit_retention_seconds_min,
         "retention_bytes": limits.audit_retention_bytes_min,
@@ -211,7 +211,7 @@ def _check_audit_options(changes: Mapping[str, Any], options: QueueOptions) -> N
     for name, value_min in least.items():
         value = getattr(options, name)
         if value is not None and value < value_min:
-            raise InvalidField(f"{name}: {value:g} would empty the audit log", hint=f"it is {value_min:,.0f} at least")
+            raise InvalidField(f"{name}: {value:g} would empty the audit log", hint=f"the minimum is {value_min:,.0f}")
 
 
 def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> list[Entry]:
@@ -223,7 +223,7 @@ def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> l
     if options.partitions != queue.options.partitions:
         have = len(queue.partitions)
         if options.partitions != "named" and (queue.options.partitions == "named" or options.partitions < have):
-            raise InvalidField(f"partitions: {queue.name!r} has {have}; they can be added, not taken away")
+            raise InvalidField(f"partitions: {queue.name!r} has {have}; partitions can be added, not removed")
         if options.partitions != "named":
             entries.append(PartitionsAdded(queue.id, have, [str(n) for n in range(have, options.partitions)]))
         if queue.options.ordering == "key":
@@ -233,7 +233,7 @@ def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> l
     if options.compaction != "none" and queue.is_closed:
         raise InvalidField(f"compaction: queue {queue.name!r} keeps all of its messages; it is written by the broker")
     if queue.options.encryption and not options.encryption:
-        hint = "make another queue for what need not be encrypted"
+        hint = "create another queue for messages that need no encryption"
         raise InvalidField("encryption: cannot be switched off, since the queue may hold encrypted messages", hint=hint)
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(options), queue.paused, now), *entries]
 
@@ -259,7 +259,7 @@ def decide_any_pause(
     if group is None:
         return decide_pause(core, queue_named(core, queue), change, now)
     if change.is_pause and change.what == "push":
-        raise InvalidField("what: a group has only its delivery paused", hint="pause pushes to the queue")
+        raise InvalidField("what: only delivery can be paused for a group", hint="pause pushes for the queue")
     return decide_pause_group(group_named(queue_named(core, queue), group), change, now)
 
 
@@ -356,7 +356,7 @@ def decide_cancel(core: DeliveryState, id: MessageId, now: int) -> list[Entry]:
             span = span_of(partition.id, range(id.offset, id.offset + 1))
             entries.append(Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", "", [span]))
     if not entries:
-        raise MessageNotFound(f"{id} was settled already")
+        raise MessageNotFound(f"{id} is already settled")
     return entries
 
 

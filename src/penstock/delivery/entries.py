@@ -495,7 +495,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
 def check_frame(size: int) -> None:
     """Refuse a frame that is too large while nothing has changed: a decision that makes one must not stop the shard."""
     if size > FRAME_BYTES_MAX:
-        raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="send fewer items at a time")
+        raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="send fewer items per request")
 
 
 def _pieces(entries: Sequence[Entry]) -> list[Any]:
@@ -574,8 +574,8 @@ def split(data: memoryview, *, is_raw: bool = False) -> Iterator[tuple[int, memo
 
 def is_encrypted() -> StorageError:
     """The error for who reads entries of encrypted queues without the keys."""
-    hint = "give it the master key: the setting master_key or kms_command, or penstock.open(path, master_key=…)"
-    return StorageError("it holds messages of encrypted queues, and there is no master key", hint=hint)
+    hint = "set master_key or kms_command, or use penstock.open(path, master_key=…)"
+    return StorageError("it contains messages of encrypted queues, and no master key is set", hint=hint)
 
 
 def decode_record(body: memoryview) -> Record:

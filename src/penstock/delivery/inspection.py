@@ -233,14 +233,14 @@ def state_name(core: DeliveryState, progress: Progress, offset: int, now: int) -
 
 def _settled(progress: Progress, offset: int) -> tuple[str, str]:
     if progress.dead_offsets is not None and offset in progress.dead_offsets:
-        return "dead", "it is in the dead-letter queue; redrive brings it back"
+        return "dead", "it is in the dead-letter queue; redrive it to deliver it again"
     if any(first <= offset < end for first, end in progress.partition.lost):
-        return "lost", "it was in a damaged file, and a repair gave it up"
+        return "lost", "it was in a damaged file and could not be repaired"
     if offset in progress.partition.removed:
-        return "compacted", "a later message of its key took its place, and compaction removed it"
+        return "compacted", "compaction removed it: a later message of its key replaced it"
     if offset < progress.start:
         return "skipped", f"the group started reading at offset {progress.start}"
-    return "settled", "it is done with: acknowledged, cancelled or dropped by rule"
+    return "settled", "it is settled: acknowledged, cancelled or dropped"
 
 
 def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:

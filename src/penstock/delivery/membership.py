@@ -217,7 +217,7 @@ class Roster:
         if not seat.joined <= generation <= self.generation:
             raise MemberFenced(
                 f"generation {generation} is not valid for member {bare_name(member)!r}, which joined in {seat.joined}",
-                hint="another process has joined under this name: join again, under another name",
+                hint="another process has joined under this name: join under another name",
             )
         return seat
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Queue
 
 DEFAULT: Final = 0  # the group that belongs to every queue, and counts with it
-HINT_RAISE: Final = "or have its quota raised: penstock namespace create"
+HINT_RAISE: Final = "or raise its quota with `penstock namespace create`"
 
 
 class Namespace:
@@ -74,7 +74,7 @@ class Namespace:
         quotas = self.quotas
         self._check_total("queues", quotas.queues, self.queue_count, demand.queues, "delete queues")
         self._check_total("groups", quotas.groups, self.group_count, demand.groups, "delete groups")
-        free = "let retention remove messages, purge and seal queues or delete them"
+        free = "lower the retention, purge or delete queues"
         self._check_total("bytes", quotas.bytes, self.bytes, demand.bytes, free)
         if demand.messages:
             self._check_rate("messages_rate", quotas.messages_rate, self._messages, demand.messages, demand.at)
@@ -82,7 +82,7 @@ class Namespace:
 
     def _check_total(self, quota: str, limit: int | None, used: int, more: int, free: str) -> None:
         if limit is not None and more and used + more > limit:
-            message = f"namespace {self.name!r} has {used:,} of {limit:,} {quota} and asks for {more:,} more"
+            message = f"namespace {self.name!r} has {used:,} of {limit:,} {quota} and needs {more:,} more"
             raise QueueFull(f"{message}: quota {quota!r}", hint=f"{free}, {HINT_RAISE}")
 
     def _check_rate(self, quota: str, rate: float | None, buckets: Buckets | None, count: int, now: int) -> None:
@@ -92,7 +92,7 @@ class Namespace:
         if wait:
             what = quota.removesuffix("_rate")
             raise RateLimited(
-                f"namespace {self.name!r} takes {rate:,g} {what} a second: quota {quota!r}",
+                f"namespace {self.name!r} is limited to {rate:,g} {what} per second: quota {quota!r}",
                 retry_after_seconds=wait / 1_000_000,
             )
 

@@ -135,8 +135,8 @@ class Producers:
             return None
         if sequence <= known.window_floor():
             raise ProducerFenced(
-                f"producer {id} has pushed up to sequence {known.last}; whether {sequence} was stored is not known",
-                hint=f"keep fewer than {limits.producer_window:,} pushes under way, and do not reuse a sequence",
+                f"producer {id} has pushed up to sequence {known.last}; whether {sequence} was stored is unknown",
+                hint=f"keep fewer than {limits.producer_window:,} pushes in flight, and do not reuse a sequence",
             )
         return known.find(sequence, queue)
 
@@ -269,7 +269,7 @@ def stored_id(owner: str, id: int) -> int:
         return id
     if id & NAMED and (id >> TAG_SHIFT) & TAG_MASK != _tag(owner):
         raise ProducerFenced(
-            f"producer {id} belongs to somebody else", hint="register a name: connect(producer=…) or POST /producers"
+            f"producer {id} belongs to another client", hint="register a name: connect(producer=…) or POST /producers"
         )
     number = _digest(owner.encode() + b"\0" + id.to_bytes(8, "little"))
     return max(1, number & ~NAMED) | id & NAMED

@@ -174,7 +174,9 @@ def decide_bill(pushes: Iterable[tuple[Queue, Push]], client: str, now: int) -> 
             needed = buckets.wait(whose, total, now)
             if needed > wait:
                 wait = needed
-                refusal = f"queue {queue.name!r} takes {getattr(queue.options, option):g} messages a second ({option})"
+                refusal = (
+                    f"queue {queue.name!r} accepts {getattr(queue.options, option):g} messages per second ({option})"
+                )
     if wait:
         raise RateLimited(refusal, retry_after_seconds=wait / 1_000_000)
     return bill
@@ -189,4 +191,4 @@ def pay(bill: Bill, now: int) -> None:
 def _never(queue: Queue, option: str, count: int, burst: int) -> TooLarge:
     name = option.replace("per_second", "burst")
     hint = f"push at most {burst} at once, or raise {name}"
-    return TooLarge(f"queue {queue.name!r} never takes {count} messages at once: {name} is {burst}", hint=hint)
+    return TooLarge(f"queue {queue.name!r} never accepts {count} messages at once: {name} is {burst}", hint=hint)

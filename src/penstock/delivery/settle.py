@@ -82,10 +82,10 @@ def find_receipts(core: DeliveryState, receipts: Iterable[Receipt]) -> list[Chos
             raise LeaseLost(f"receipt {receipt} is not held by a live lease")
         take, index = position
         if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
-            raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
+            raise LeaseLost(f"receipt {receipt} is already settled or belongs to another attempt")
         indexes = chosen.setdefault(id(take), (lease, take, set()))[2]
         if index in indexes:
-            raise LeaseLost(f"receipt {receipt} is named twice in one call")
+            raise LeaseLost(f"receipt {receipt} appears twice in one call")
         indexes.add(index)
     return [Chosen(lease, take, sorted(indexes)) for lease, take, indexes in chosen.values()]
 
@@ -303,7 +303,7 @@ def _batches(letters: list[Message]) -> list[Batch]:
     half = len(letters) // 2
     batches = _batches(letters[:half]) + _batches(letters[half:])
     if sum(batch.nbytes for batch in batches) > limits.frame_bytes_max - limits.MIB:
-        raise TooLarge("the dead letters do not fit into one frame", hint="settle fewer deliveries at a time")
+        raise TooLarge("the dead letters do not fit into one frame", hint="settle fewer deliveries per call")
     return batches
 
 

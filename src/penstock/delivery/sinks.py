@@ -133,8 +133,8 @@ def check_commit(commit: SinkCommit) -> SinkCommit:
     if not 0 <= commit.batch < BATCH_END:
         raise InvalidField(f"batch: {commit.batch} is outside 0 to 2⁶³ − 1")
     if len(commit.staged) > limits.staged_files_max:
-        hint = "write fewer partitions: coalesce() before"
+        hint = "write fewer partitions: call coalesce() first"
         raise InvalidField(f"staged: {len(commit.staged)} files are over {limits.staged_files_max}", hint=hint)
     if len(set(commit.staged)) < len(commit.staged):
-        raise InvalidField("staged: a file is named twice")
+        raise InvalidField("staged: a file appears twice")
     return commit

@@ -80,7 +80,7 @@ def _create_queue(session: Session, call: ops.CreateQueue, who: Who) -> Reply:
             return entries
         if call.exist_ok and existing.options == options:
             return []
-        raise QueueExists(f"queue {name!r} exists already" + (" with other options" if call.exist_ok else ""))
+        raise QueueExists(f"queue {name!r} already exists" + (" with other options" if call.exist_ok else ""))
 
     reply = _change(session, decide)
     _make_data_key(session, name)
@@ -125,8 +125,8 @@ def _expect_compaction(session: Session, options: Mapping[str, Any]) -> None:
 
 
 def _no_master_key() -> InvalidField:
-    hint = "`penstock encryption init FILE` makes a master key; set master_key to its path"
-    return InvalidField("encryption: there is no master key", hint=hint)
+    hint = "create one with `penstock encryption init FILE` and set master_key to its path"
+    return InvalidField("encryption: no master key is set", hint=hint)
 
 
 @handles(ops.GetDataKeys)
@@ -180,7 +180,7 @@ def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:
 
     encrypted, _ = session.shard.look(numbers)
     if session.key_ring is None or not encrypted:
-        raise InvalidField(f"queue: {name!r} is not encrypted", hint="set its option encryption")
+        raise InvalidField(f"queue: {name!r} is not encrypted", hint="set the queue option encryption")
     return session.key_ring, encrypted
 
 
@@ -364,7 +364,7 @@ def _take_profile(session: Session, call: ops.TakeProfile, who: Who) -> Reply:
     from penstock.embedded import profiles  # late: few ever ask
 
     if not session.takes_profiles:
-        raise StateError("this broker takes no profiles", hint="set profile = true")
+        raise StateError("profiling is disabled on this broker", hint="set profile = true")
     if call.what == "threads":
         return profiles.threads(session.loop), 0
     return (profiles.memory if call.what == "memory" else profiles.profile)(call.seconds), 0
@@ -393,7 +393,7 @@ def _get_series(session: Session, call: ops.GetSeries, who: Who) -> Reply:
     found = series(session.recorder, call.queue, call.metrics, since, until, call.step, now)
     is_known = call.queue is None or call.queue in session.shard.core.by_name
     if not is_known and all(value is None for values in found.series.values() for value in values):
-        raise QueueNotFound(f"there is no queue {call.queue!r}, nor is there any history of one")
+        raise QueueNotFound(f"there is no queue {call.queue!r}, and no history of one")
     return _with_context(session, call, found, now), 0
 
 

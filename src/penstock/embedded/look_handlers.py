@@ -36,7 +36,7 @@ def _reasons(session: Session, id: MessageId) -> tuple[list[Reason], int]:
     task_type = browse.task_type(session.shard, id)
     if not task_type or session.tasks.knows(task_type):
         return reasons, ticket
-    text = f"no worker that is there knows the task type {task_type!r}"
+    text = f"no running worker knows the task type {task_type!r}"
     return [
         reason._replace(code="no_worker", text=text)
         if reason.code in IN_LINE and reason.group == DEFAULT_GROUP

@@ -65,14 +65,14 @@ def problems_of(session: Session) -> list[str]:
     """What somebody should look at, although it works."""
     problems = []
     if session.shard.journal.disk_full:
-        problems.append("the disk is nearly full: pushes are refused, leases and acks go on")
+        problems.append("the disk is nearly full: pushes are refused, leases and acks continue")
     if not session.shard.throttle.is_set():
-        problems.append("too many journal files wait for the sealer: pushes are slowed")
+        problems.append("too many journal files are waiting to be sealed: pushes are slowed")
     for sleeper in session.sleepers():
         if not sleeper.is_running:
             problems.append(f"the {sleeper.role} has ended: restart the broker")
         elif sleeper.problem:
-            problems.append(f"the {sleeper.role} fails and tries again: {sleeper.problem}")
+            problems.append(f"the {sleeper.role} fails and retries: {sleeper.problem}")
     return problems + [problem for notice in session.notices for problem in notice()]
 
 

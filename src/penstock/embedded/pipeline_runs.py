@@ -49,7 +49,7 @@ class PipelineRuns:
             known = next((stored for stored in runs if stored.run.run == run.run), None)
             if known is None and not runs and len(document.pipelines) >= limits.pipelines_max:
                 raise QueueFull(
-                    f"runs of {limits.pipelines_max} pipelines are kept, and no more", hint="use their names"
+                    f"runs of at most {limits.pipelines_max} pipelines are kept", hint="reuse one of their names"
                 )
             started_at = run.started_at or (known.run.started_at if known else None) or to_datetime(self._now())
             kept = report if report is not None else known.report if known else ""
@@ -74,7 +74,7 @@ class PipelineRuns:
         """The report of a run, as HTML."""
         stored = self._find(pipeline, run)
         if not stored.report:
-            hint = "it wrote none, or newer ones have taken its place"
+            hint = "the run wrote none, or newer reports replaced it"
             raise RunNotFound(f"run {run!r} of pipeline {pipeline!r} has no report", hint=hint)
         return stored.report
 

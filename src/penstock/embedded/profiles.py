@@ -58,7 +58,7 @@ def _alone(seconds: float, look: Callable[[], str]) -> str:
     if not 0 < seconds <= SECONDS_MAX:
         raise InvalidField(f"seconds: {seconds!r} is not a number from 0 to {SECONDS_MAX:g}")
     if not _busy.acquire(blocking=False):
-        raise StateError("a profile is being taken already", hint="wait until it is done, then ask again")
+        raise StateError("a profile is already being taken", hint="wait until it is done, then ask again")
     try:
         return look()
     finally:
@@ -99,7 +99,7 @@ def _collapsed(seen: Counter[str]) -> str:
 
 def _allocations(seconds: float, stop: threading.Event) -> Iterator[str]:
     if tracemalloc.is_tracing():
-        raise StateError("allocations are traced already, by another part of this program", hint="end that first")
+        raise StateError("another part of this program already traces allocations", hint="stop that first")
     before = psutil.Process().memory_info().rss
     tracemalloc.start(1)
     try:
@@ -109,7 +109,7 @@ def _allocations(seconds: float, stop: threading.Event) -> Iterator[str]:
     finally:
         tracemalloc.stop()
     now = psutil.Process().memory_info().rss
-    yield f"# resident: {now:,} bytes, {now - before:+,} meanwhile"
+    yield f"# resident: {now:,} bytes, {now - before:+,} during the profile"
     yield f"# traced for {took:.2f} s: {current:,} bytes still held, {peak:,} at most"
     yield f"# objects that the garbage collector knows, by generation: {', '.join(map(str, gc.get_count()))}"
     yield "# bytes  blocks  line"

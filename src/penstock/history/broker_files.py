@@ -32,7 +32,7 @@ from penstock.storage.schema import SCHEMAS
 from penstock.storage.segment_files import RangedFile, ReadableSegments, location_number
 
 PATIENCE_SECONDS: Final = 60.0
-_HINT: Final = "is the broker running, and is this its url? start it with `penstock serve`, then run again"
+_HINT: Final = "check that the broker is running and the url is right; start it with `penstock serve`"
 
 logger: Final = logging.getLogger("penstock.history")
 
@@ -156,7 +156,7 @@ class BrokerFiles:
         if info.identity != known.identity:
             raise StorageError(
                 f"{self._url} is another broker now, with other data: {info.directory} on {info.host}",
-                hint="start the job again, with the url of the broker that it began with",
+                hint="restart the job with the url of the broker it started with",
             )
         return info
 
@@ -176,7 +176,7 @@ class BrokerSegments(ReadableSegments):
                 return super().read(name, position, length)
             except Unavailable as error:
                 self._closed_to_us.add(number)
-                logger.info("segments are read through the broker: %s", error.message)
+                logger.info("reading segments through the broker: %s", error.message)
         return self._files.read(name, position, length)
 
     def size(self, name: str) -> int:

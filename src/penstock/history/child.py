@@ -89,7 +89,7 @@ def _encoded(table: pa.Table, rows_max: int) -> bytes:
     rows = [list(row) for row in zip(*values, strict=True)]
     encoded = msgspec.json.encode(QueryResult(columns, rows, table.num_rows > rows_max))
     if len(encoded) > RESULT_BYTES_MAX:
-        hint = "take fewer columns, or fewer rows with limit"
+        hint = "select fewer columns, or fewer rows with limit"
         raise BadQuery(f"the result has {len(encoded):,} bytes, over the limit of {RESULT_BYTES_MAX:,}", hint=hint)
     return encoded
 

@@ -52,8 +52,8 @@ class LocalFiles(ReadOnlyDisk):
         super().__init__(root)
         if not self.exists(MARKER):
             raise NotADataDirectory(
-                f"{self.root} holds no data of Penstock",
-                hint="give the directory that `penstock serve --data` or `penstock.open` uses, or a broker's url",
+                f"{self.root} contains no Penstock data",
+                hint="use the directory of `penstock serve --data` or `penstock.open`, or a broker's url",
             )
         self._pins = RealDisk(self.root)
 

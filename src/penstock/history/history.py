@@ -121,7 +121,7 @@ class History:
                 raise
         if isinstance(trouble, Damaged):
             raise trouble
-        raise StorageError(f"{self.files.root} changes too quickly to be read", hint="try again")
+        raise StorageError(f"{self.files.root} changes too quickly to be read; try again", hint="try again")
 
     def recent(self) -> Moment:
         """The moment of the last look."""
@@ -222,7 +222,7 @@ class History:
                 yield from table.to_batches()
         except FileNotFoundError:
             if rows_read or tries == 0:
-                raise Damaged(f"{part.file} went away while it was read") from None
+                raise Damaged(f"{part.file} disappeared while it was read") from None
             for moved in self._plan_again(part):
                 yield from self._read(moved, columns, tries - 1)
 

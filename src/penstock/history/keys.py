@@ -25,10 +25,10 @@ class ReaderKeys:
     names: Collection[str] = ()
 
     def current(self, queue: int) -> DataKey:
-        raise StorageError("history is only read, never written", hint="this is a defect of Penstock")
+        raise StorageError("history is read-only", hint="this is a bug in Penstock; please report it")
 
     def root(self, queue: int) -> bytes | None:
-        raise StorageError("history is only read, never written", hint="this is a defect of Penstock")
+        raise StorageError("history is read-only", hint="this is a bug in Penstock; please report it")
 
     def find(self, id: bytes) -> DataKey | None:
         raise is_encrypted()
@@ -62,6 +62,6 @@ class BrokerKeys(ReaderKeys):
             for name in self.names:
                 self._known |= dict(self._execute(ops.GetDataKeys(name)).keys)
         if id not in self._known:
-            raise StorageError(f"the broker knows nothing of data key {id.hex()}")
+            raise StorageError(f"the broker does not know data key {id.hex()}")
         secret = self._known[id]
         return DataKey(id, secret) if secret else None

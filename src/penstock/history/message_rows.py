@@ -53,7 +53,7 @@ def frames(history: History, part: Slice) -> Iterator[memoryview]:
     while position < len(data):
         length, crc, _, _ = FRAME.unpack_from(data, position)
         if not frame_is_sound(data, position, length, crc, seed):
-            raise Damaged(f"{part.file}: the frame at position {part.start + position} is not sound")
+            raise Damaged(f"{part.file}: the frame at position {part.start + position} is damaged")
         yield history.unsealed(part, data[position + FRAME.size : position + PREFIX.size + length])
         position += PREFIX.size + length
 

@@ -5,7 +5,7 @@ starts and names only grow, so parts of a checkpoint that were taken at differen
 already, are harmless.
 
 `Tail` follows the unsealed journal frame by frame. It keeps the position of a frame and what it is about, as rows of
-numbers; a reader of messages reads the bytes again. A frame that is not sound ends what can be read for now: it may be
+numbers; a reader of messages reads the bytes again. A frame that is damaged ends what can be read for now: it may be
 half written.
 """
 
@@ -243,9 +243,7 @@ class Tail:
             if end is not None and file.next_sequence < end:
                 if durable is not None and file.next_sequence > durable:
                     return
-                raise Damaged(
-                    f"{file.name}: the frame of sequence {file.next_sequence} at {file.position} is not sound"
-                )
+                raise Damaged(f"{file.name}: the frame of sequence {file.next_sequence} at {file.position} is damaged")
 
     def forget(self, sealed_sequence: int) -> None:
         """Drop files whose frames are all in segments."""

@@ -197,7 +197,7 @@ class SqlEngine:
             raise BadQuery("query: it must be one statement", hint="run several one after the other")
         if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.RELATION):
             raise InvalidField(
-                f"{statements[0].type.name.lower()}: queues are only read here", hint="begin with select"
+                f"{statements[0].type.name.lower()}: this query interface is read-only", hint="start with select"
             )
 
     def _explained(self, error: Exception, queues: Sequence[str]) -> BadQuery:

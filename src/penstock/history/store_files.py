@@ -113,7 +113,7 @@ class StoreFiles:
     def _asked(self, sql: str) -> Any:
         row = self._links.ask(lambda link: link.one(sql))
         if row is None:
-            raise StorageError(f"{self._links.target.shown} gave no answer")
+            raise StorageError(f"{self._links.target.shown} did not answer")
         return row[0]
 
     def _may_commit(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The setting that names the app."""
-    parser.addini("penstock_app", "where the app is whose tasks are tested, such as shop.tasks:app", default="")
+    parser.addini("penstock_app", "the import path of the app under test, such as shop.tasks:app", default="")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ class LocalJournal:
         raise AssertionError("it sends nothing")
 
     def push_refusal(self) -> PenstockError:
-        return DiskFull("the disk is nearly full; pushes are refused until space is free again")
+        return DiskFull("the disk is nearly full; pushes are refused until there is free space")
 
     def is_stale(self) -> bool:
         return False

@@ -221,7 +221,7 @@ class GroupCommit:
         except PenstockError:
             pass
         except Exception:
-            logger.exception("waiting for a sync failed, and is tried again")
+            logger.exception("waiting for a sync failed; retrying")
             time.sleep(RETRY_SECONDS)
         # Also when there was nothing to wait for: another thread may have synced, or failed, in between.
         for callback, (_, loop) in notices.items():

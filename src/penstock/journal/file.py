@@ -453,7 +453,7 @@ class FileReader:
                 if sequence != self._next or end > len(data):
                     break
                 if not frame_is_sound(data, taken, length, crc, self._seed):
-                    raise Damaged(f"{self._disk.root / name}: the frame of sequence {sequence} is not sound")
+                    raise Damaged(f"{self._disk.root / name}: the frame of sequence {sequence} is damaged")
                 entries = data[taken + FRAME.size : end]
                 self._next += 1
                 self._position += end - taken

@@ -28,7 +28,7 @@ QUOTA_NAMES: Final = Quotas.__struct_fields__
 def _texts(value: Any, field: str) -> list[str]:
     """A list of texts; a single text is a mistake that would be taken for its letters."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise InvalidField(f"{field}: {shown(value)} is not a list of texts")
+        raise InvalidField(f"{field}: {shown(value)} is not a list of strings")
     if len(value) > limits.grants_max:
         raise InvalidField(f"{field}: {len(value):,} are more than {limits.grants_max:,}")
     for text in value:
@@ -43,7 +43,7 @@ _KEY_ID: Final = re.compile(r"[0-9a-z]{1,32}")
 def _lifetime(value: Any, field: str) -> float:
     seconds = check_seconds(value, field)
     if not seconds:
-        raise InvalidField(f"{field}: a key that expires at once is of no use", hint="leave it out for no expiry")
+        raise InvalidField(f"{field}: the key would expire at once", hint="omit it for no expiry")
     return seconds
 
 
@@ -298,7 +298,7 @@ class EraseDataKeys(Operation[int], frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.confirm != self.queue:
-            raise InvalidField("confirm: repeat the name of the queue whose messages are to be lost")
+            raise InvalidField("confirm: repeat the name of the queue whose messages will become unreadable")
 
 
 @operation(

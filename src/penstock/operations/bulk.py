@@ -25,12 +25,14 @@ BULK: Final = ("invalid_field", "queue_full", "disk_full", "task_conflict")
 def _options(options: Any, field: str) -> BulkOptions:
     """How an operation on many things is run; returned normalised."""
     if not isinstance(options, BulkOptions):
-        raise InvalidField(f"options: {options!r} are no options of an operation")
+        raise InvalidField(f"options: {options!r} are not options of an operation")
     validation.flag(options.dry_run, "dry_run")
     validation.per_second(options.rate)
     canary = options.canary
     if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or not 1 <= canary < 1 << 31):
-        raise InvalidField(f"canary: {canary!r} is not a number from 1", hint="how many are dealt with first")
+        raise InvalidField(
+            f"canary: {canary!r} is not a number from 1", hint="it is the number of items to process first"
+        )
     as_of = None if options.as_of is None else to_datetime(to_micros(options.as_of, "as_of"))
     return msgspec.structs.replace(options, as_of=as_of)
 
@@ -40,14 +42,14 @@ def _edit(value: Any, field: str) -> bytes:
     if value == b"":
         return b""
     if not isinstance(value, bytes) or len(value) > limits.task_filter_bytes_max:
-        raise InvalidField(f"{field}: it is no JSON object of up to {limits.task_filter_bytes_max:,} bytes")
+        raise InvalidField(f"{field}: not a JSON object of up to {limits.task_filter_bytes_max:,} bytes")
     try:
         changes = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        hint = 'what is to be changed, and null for what is to be removed: {"currency": "EUR", "old": null}'
-        raise InvalidField(f"{field}: it is not a JSON object", hint=hint) from None
+        hint = 'give the fields to change, and null for those to remove: {"currency": "EUR", "old": null}'
+        raise InvalidField(f"{field}: not a JSON object", hint=hint) from None
     if not changes:
-        raise InvalidField(f"{field}: it changes nothing", hint="leave it out")
+        raise InvalidField(f"{field}: changes nothing", hint="omit it")
     return value
 
 

@@ -16,7 +16,7 @@ STATES = ("running", "done", "failed")
 
 def _state(value: Any, field: str) -> str:
     if value not in STATES:
-        raise InvalidField(f"{field}: {shown(value)} is no state of a run", hint=f"one of {', '.join(STATES)}")
+        raise InvalidField(f"{field}: {shown(value)} is not the state of a run", hint=f"use one of {', '.join(STATES)}")
     return str(value)
 
 
@@ -29,26 +29,26 @@ def _pipeline(value: Any, field: str) -> str:
 
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value) > limits.pipeline_text_characters_max:
-        raise InvalidField(f"{field}: it is no text of up to {limits.pipeline_text_characters_max:,} characters")
+        raise InvalidField(f"{field}: not text of up to {limits.pipeline_text_characters_max:,} characters")
     return value
 
 
 def _report(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value.encode(errors="surrogatepass")) > limits.pipeline_report_bytes_max:
-        raise InvalidField(f"{field}: it is no text of up to {limits.pipeline_report_bytes_max:,} bytes")
+        raise InvalidField(f"{field}: not text of up to {limits.pipeline_report_bytes_max:,} bytes")
     return value
 
 
 def _rows(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InvalidField(f"{field}: {shown(value)} is no number of rows")
+        raise InvalidField(f"{field}: {shown(value)} is not a number of rows")
     return value
 
 
 def _queues(value: Any, field: str) -> tuple[str, ...]:
     names = tuple(value)
     if len(names) > limits.pipelines_max or not all(isinstance(name, str) and len(name) <= 255 for name in names):
-        raise InvalidField(f"{field}: it is no list of up to {limits.pipelines_max} names")
+        raise InvalidField(f"{field}: not a list of up to {limits.pipelines_max} names")
     return names
 
 

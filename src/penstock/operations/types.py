@@ -66,13 +66,13 @@ LookBack = Annotated[int, number(limits.look_back_max)]
 
 def _profiled(value: Any, field: str) -> str:
     if value not in PROFILED:
-        raise InvalidField(f"{field}: {shown(value)} has no profile", hint=f"one of {', '.join(PROFILED)}")
+        raise InvalidField(f"{field}: {shown(value)} cannot be profiled", hint=f"use one of {', '.join(PROFILED)}")
     return str(value)
 
 
 def _profile_seconds(value: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limits.profile_seconds_max:
-        raise InvalidField(f"{field}: {shown(value)} is not a number over 0, up to {limits.profile_seconds_max:g}")
+        raise InvalidField(f"{field}: {shown(value)} is not a number above 0, up to {limits.profile_seconds_max:g}")
     return float(value)
 
 
@@ -89,20 +89,23 @@ def _paused(value: Any, field: str) -> str:
 
 def _pause_reason(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value) > limits.pause_reason_characters_max:
-        raise InvalidField(f"{field}: it is no text of up to {limits.pause_reason_characters_max} characters")
+        raise InvalidField(f"{field}: not text of up to {limits.pause_reason_characters_max} characters")
     return value
 
 
 def _namespace(value: Any, field: str) -> str:
     name = check_name(value, field)
     if "." in name or name == RESERVED_PREFIX.rstrip("."):
-        raise InvalidField(f"{field}: {name!r} is no namespace", hint="what is before the first dot in names of queues")
+        raise InvalidField(
+            f"{field}: {name!r} is not a namespace",
+            hint="the namespace is the part of a queue name before the first dot",
+        )
     return name
 
 
 def _prefix(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value.encode(errors="surrogatepass")) > limits.key_bytes_max:
-        raise InvalidField(f"{field}: it is no text of up to {limits.key_bytes_max:,} bytes")
+        raise InvalidField(f"{field}: not text of up to {limits.key_bytes_max:,} bytes")
     return value
 
 

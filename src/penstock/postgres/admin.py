@@ -90,14 +90,14 @@ def drain(target: Target, node: str, *, wait: bool = True) -> str:
             view = look(link)
             if node not in view.nodes:
                 known = ", ".join(sorted(view.nodes)) or "none"
-                raise InvalidField(f"node: there is no node {node!r}", hint=f"there are: {known}")
+                raise InvalidField(f"node: there is no node {node!r}", hint=f"known nodes: {known}")
             if view.owner == node and not [name for name in view.nodes if name != node and _can_own(view, name)]:
-                raise StateError(f"no other node could take the shard from {node!r}", hint="start another node first")
+                raise StateError(f"no other node can take over from {node!r}", hint="start another node first")
             link.execute("UPDATE penstock.nodes SET request = $2 WHERE node = $1", node, DRAIN)
             until = clock.monotonic() + round(HANDOVER_SECONDS * 1_000_000)
             while wait and (view.owner == node or not view.owner):
                 if clock.monotonic() > until:
-                    raise StoreUnavailable(f"{node!r} has not handed over within {HANDOVER_SECONDS:g} s")
+                    raise StoreUnavailable(f"{node!r} did not hand over within {HANDOVER_SECONDS:g} s")
                 links.pause(BEAT_SECONDS)
                 view = look(link)
             return view.owner

@@ -12,7 +12,7 @@ VERSION_MIN: Final = 130_000
 PROBES: Final = 8  # statements between which a pooler may give the session to somebody else
 PROBE_SECONDS: Final = 3.0
 SESSIONS: Final = 5  # that a node has at once
-POOL: Final = f"connect to PostgreSQL itself, or pool sessions (pool_mode = session), {SESSIONS} for each node"
+POOL: Final = f"connect to PostgreSQL directly, or pool sessions (pool_mode = session), {SESSIONS} for each node"
 
 _OFF: Final = """
     SELECT name FROM pg_settings WHERE setting = 'off' AND name IN ('fsync', 'full_page_writes') ORDER BY name"""
@@ -46,7 +46,7 @@ def _check_durability(link: Link) -> None:
         off.append("synchronous_commit")
     if off:
         raise StoreRefused(
-            f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off: what PostgreSQL confirms may be lost",
+            f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off: commits that PostgreSQL confirms may be lost",
             hint=f"set {' and '.join(f'{name} = on' for name in off)} in postgresql.conf",
         )
 
@@ -55,7 +55,8 @@ def _check_standbys(link: Link) -> None:
     row = link.one("SELECT pg_has_role(current_user, 'pg_monitor', 'member')")
     if row != (True,):
         raise StoreRefused(
-            "replicated: the role may not see whether standbys are synchronous", hint="GRANT pg_monitor TO the role"
+            "replicated: the role lacks the right to see whether standbys are synchronous",
+            hint="GRANT pg_monitor TO the role",
         )
     if link.one(_STANDBYS) == (0,):
         raise StoreRefused(
@@ -76,9 +77,7 @@ def _check_pooler(links: Links) -> None:
         sessions.extend(links.new(statement_seconds=PROBE_SECONDS) for _ in range(SESSIONS))
         _check_sessions(*sessions[:2])
     except StoreUnavailable as error:
-        raise StoreRefused(
-            f"there is a pooler before PostgreSQL that does not pass on: {error.message}", hint=POOL
-        ) from None
+        raise StoreRefused(f"a pooler in front of PostgreSQL does not pass on: {error.message}", hint=POOL) from None
     finally:
         for each in sessions:
             each.close()
@@ -92,6 +91,4 @@ def _check_sessions(link: Link, other: Link) -> None:
         is_shared = link.one("SELECT pg_backend_pid()") != mine
         other.rollback()
         if is_shared:
-            raise StoreRefused(
-                "there is a pooler in transaction mode before PostgreSQL: sessions are shared", hint=POOL
-            )
+            raise StoreRefused("a pooler in front of PostgreSQL is in transaction mode: sessions are shared", hint=POOL)

@@ -230,7 +230,9 @@ class PostgresDisk:
         if self._fenced is not None:
             return self._fenced.change(action)
         if not name.startswith(f"{pins.DIRECTORY}/"):
-            raise DiskReadOnly(f"{self.root / name} is only read, never changed", hint="this is a defect of Penstock")
+            raise DiskReadOnly(
+                f"{self.root / name} is read-only here", hint="this is a bug in Penstock; please report it"
+            )
         return self._links.patiently(lambda: self._unfenced(action), CHANGE_SECONDS)
 
     def _unfenced(self, action: Any) -> Any:

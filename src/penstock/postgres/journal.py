@@ -292,7 +292,7 @@ class PostgresJournal(Stalls):
                 self._link_lost(error)
                 failure = error
             if self._stop.wait(pause):
-                raise StorageError(f"the journal is closed, and something is not stored: {failure}")
+                raise StorageError(f"the journal is closed, and not everything was stored: {failure}")
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     def _settle_once(self, row: Row) -> None:
@@ -306,7 +306,7 @@ class PostgresJournal(Stalls):
             if not link.execute_prepared(b"append", self._append_sql, self._values(row)):
                 raise self._fenced.deposed()
         elif found != (row.sequence, row.end_sequence, self._fenced.term, len(row.data)):
-            raise Damaged(f"{self._disk.root}: position {row.position} of {self._table} holds another row")
+            raise Damaged(f"{self._disk.root}: position {row.position} of {self._table} contains another row")
 
     def _require_confirmed(self, link: Link) -> None:
         """Refuse a store that has less than was confirmed: a standby that was promoted without its last commits."""
@@ -318,7 +318,7 @@ class PostgresJournal(Stalls):
             raise Damaged(
                 f"{self._disk.root}: the store has frames up to {max(0, end - 1)}, and {self.durable_sequence} was"
                 " confirmed",
-                hint="it lost commits: fail back to the server that has them, or restore",
+                hint="the server lost commits: fail back to the server that has them, or restore a backup",
             )
 
     def _stored(self, row: Row) -> None:
@@ -351,7 +351,7 @@ class PostgresJournal(Stalls):
             self._fenced.links.note_lost()
         if str(error) != self._problem:  # it is tried several times a second
             self._problem = str(error)
-            logger.warning("a commit is not confirmed and is looked up: %s", error)
+            logger.warning("a commit was not confirmed; checking whether it is stored: %s", error)
 
     def rotate(self) -> None:
         with self._committing:
@@ -376,7 +376,7 @@ class PostgresJournal(Stalls):
                 self._fail(self.stale_refusal())
             self.sync()
         except StorageError as error:
-            logger.warning("what was gathered at the end could not be stored: %s", error)
+            logger.warning("the last changes could not be stored: %s", error)
         finally:
             timer.cancel()
 
@@ -411,12 +411,12 @@ class PostgresJournal(Stalls):
     def push_refusal(self) -> PenstockError:
         """Why pushes are refused."""
         if self._is_full:
-            return DiskFull("PostgreSQL's disk is full; pushes are refused until there is room again")
+            return DiskFull("PostgreSQL's disk is full; pushes are refused until there is free space")
         return self.stale_refusal()
 
     def stale_refusal(self) -> PenstockError:
         """Why nothing is answered from memory."""
-        hint = "PostgreSQL is away; try again in a moment"
+        hint = "PostgreSQL is unavailable; try again in a moment"
         return Unavailable(f"{self._disk.root} does not answer", retry_after_seconds=AGAIN_SECONDS, hint=hint)
 
     def confirmed_at(self, sequence: int) -> int:
@@ -477,7 +477,7 @@ class PostgresJournal(Stalls):
             except StoreRefused as error:
                 if error.sqlstate != LOCK_TIMEOUT:
                     raise
-                logger.info("a table of the journal is still read and is dropped later")
+                logger.info("a journal table is still being read; it is dropped later")
 
     def size_bytes(self) -> int:
         return sum(file.bytes for file in self.full_files()) + self._position
@@ -518,7 +518,7 @@ class PostgresJournal(Stalls):
             raise Damaged(
                 f"{self._disk.root}: the store has frames up to {scan.end_sequence - 1}, and {known_durable} was"
                 " confirmed",
-                hint="it lost commits: fail back to the server that has them, or restore",
+                hint="the server lost commits: fail back to the server that has them, or restore a backup",
             )
         self._first_sequence, self._position, self._frames = first_sequence, scan.end_position, len(scan.positions)
         self._opened = scan

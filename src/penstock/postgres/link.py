@@ -235,7 +235,7 @@ class Link:
         if isinstance(result, StorageError):
             raise result
         if result is None:
-            raise self._lost("the answer was lost")
+            raise self._lost("the reply was lost")
         if self._warned:
             # It is done here, and nobody knows whether it is done anywhere else.
             raise self._lost("PostgreSQL warned that a commit was not replicated")
@@ -278,7 +278,7 @@ class Link:
             cut_at = self._cut_at
             left = (deadline if cut_at is None else min(deadline, cut_at)) - _clock.monotonic()
             if left <= 0:
-                raise self._lost("no answer within the deadline")
+                raise self._lost("no reply within the deadline")
             if self._poll.poll(min(left / 1000, LOOK_MS)):
                 return
 
@@ -316,7 +316,7 @@ class Link:
             if value != SETTINGS[name]:
                 raise StorageError(
                     f"{self._target.shown}: {name} is {value!r} and cannot be set to {SETTINGS[name]!r}",
-                    hint="connect to PostgreSQL itself, not through a pooler that shares sessions",
+                    hint="connect to PostgreSQL directly, not through a pooler that shares sessions",
                 )
 
 

@@ -158,7 +158,7 @@ class Fenced:
 
     def deposed(self) -> Deposed:
         """The error that says so; whoever must know is notified."""
-        error = Deposed(f"another node has taken over: term {self.term} of shard {self.shard} is over")
+        error = Deposed(f"another node has taken over: term {self.term} of shard {self.shard} has ended")
         self.on_deposed(error)
         return error
 

@@ -82,7 +82,7 @@ def look(link: Link, access_name: str = "") -> View:
     """One look at the store."""
     row = link.one(_SHARD, SHARD, access_name)
     if row is None:
-        raise StorageError("the store has no shard", hint="penstock store init")
+        raise StorageError("the store has no shard", hint="create it with `penstock store init`")
     shard_id, owner, term, access_version = row
     # After the owner: it is a node before it owns anything, so its row is there.
     nodes = {node[0]: Node(*node) for node in link.rows(_NODES)}
@@ -167,7 +167,7 @@ class Membership:
             other = link.one(_NAMESAKE, self.node)
             if other is not None and other[0] and self._moves(link, other[1]):
                 hint = "give each node a name of its own"
-                raise DirectoryInUse(f"another process is the node {self.node!r}", hint=hint)
+                raise DirectoryInUse(f"another process is already the node {self.node!r}", hint=hint)
             row = link.one(_REGISTER, self.node, self.address)
         assert row is not None
         self._backend = row[0]
@@ -235,4 +235,4 @@ class Membership:
                     logger.warning("the store does not answer: %s", error)
                 self.problem = str(error)
             except Exception:
-                logger.exception("a heartbeat failed, and is tried again")
+                logger.exception("a heartbeat failed; retrying")

@@ -28,7 +28,7 @@ def require_store(link: Link) -> None:
     """Refuse a database without a store, and a store of another version."""
     status = schema.status_of(link)
     if status.version == 0:
-        raise NotADataDirectory("the database holds no data of Penstock", hint="is it the right database?")
+        raise NotADataDirectory("the database contains no Penstock data", hint="check that this is the right database")
     schema.check(status, "")
 
 
@@ -36,7 +36,7 @@ def checked_target(url: str) -> Target:
     """The store that a URL on a command line names; a password is refused: others on the machine could see it."""
     target = parse_store_url(url)
     if target.has_password:
-        hint = "leave it out: PGPASSFILE names a file with it, or PGPASSWORD has it"
+        hint = "remove it and use PGPASSFILE or PGPASSWORD"
         raise InvalidField(f"{target.shown}: the URL contains a password", hint=hint)
     return target
 

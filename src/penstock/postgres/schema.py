@@ -71,13 +71,16 @@ def status_of(link: Link) -> Status:
             return status_of(link)
         if foreign is not None:
             raise NotADataDirectory(
-                f"the schema penstock holds {foreign[0]!r} and is no store of Penstock",
-                hint="name another database, or remove that schema",
+                f"the schema penstock holds {foreign[0]!r} and is not a Penstock store",
+                hint="use another database, or remove that schema",
             )
         return Status(0)
     row = link.one("SELECT version, id, deployment FROM penstock.store")
     if row is None:
-        raise StorageError("penstock.store has no row: the store was not made to the end", hint="penstock store init")
+        raise StorageError(
+            "penstock.store has no row: the store was not created completely",
+            hint="complete it with `penstock store init`",
+        )
     return Status(*row)
 
 
@@ -94,15 +97,17 @@ def check(status: Status, deployment: str) -> None:
     """Refuse a store of another version or deployment."""
     if status.version > VERSION:
         raise StorageError(
-            f"the store has version {status.version}, and this Penstock knows up to {VERSION}",
+            f"the store has version {status.version}, but this Penstock supports up to {VERSION}",
             hint="upgrade Penstock on this node",
         )
     if status.version < VERSION:
-        raise StorageError(f"the store has version {status.version} and not {VERSION}", hint="penstock store migrate")
+        raise StorageError(
+            f"the store has version {status.version} and not {VERSION}", hint="upgrade it with `penstock store migrate`"
+        )
     if deployment and status.deployment != deployment:
         raise BadSettings(
-            f"store: it belongs to the deployment {status.deployment!r}, and this node to {deployment!r}",
-            hint="name another database, or set deployment to the same name",
+            f"store: it belongs to the deployment {status.deployment!r}, but this node to {deployment!r}",
+            hint="use another database, or set deployment to the same name",
         )
 
 
@@ -127,7 +132,7 @@ def _migrate(link: Link, deployment: str) -> Status:
         if error.sqlstate == "42501":
             raise StorageError(
                 error.message,
-                hint="CREATE SCHEMA penstock AUTHORIZATION role, or run `penstock store init` as its owner",
+                hint="run CREATE SCHEMA penstock AUTHORIZATION role, or `penstock store init` as its owner",
             ) from None
         raise
     return status

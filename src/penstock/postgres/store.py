@@ -96,7 +96,7 @@ class PostgresStore:
         with self.links.borrowed() as link:
             row = link.one("SELECT id, term, owner FROM penstock.shards WHERE shard = $1", schema.SHARD)
             if row is None:
-                raise StorageError("the store has no shard", hint="penstock store init")
+                raise StorageError("the store has no shard", hint="create it with `penstock store init`")
             shard_id, term, owner = row
             self.require_free(owner)
             self.take(link, term, owner)
@@ -211,7 +211,7 @@ class PostgresStore:
                 with self.links.borrowed() as link:
                     link.execute(_RELEASE, schema.SHARD, self.term)
             except (StorageError, Closed) as error:
-                logger.warning("the shard could not be given back: %s", error)
+                logger.warning("the shard could not be released: %s", error)
         self.links.close()
 
 

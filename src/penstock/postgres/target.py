@@ -15,7 +15,7 @@ from penstock.model import is_store_url
 from penstock.postgres.hosts import Hosts
 from penstock.storage.disk import RealDisk
 
-HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT by commas"
+HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT separated by commas"
 
 # Added unless the URL has them: the first primary among several hosts, and a peer that is gone is noticed.
 DEFAULTS: Final = {
@@ -27,12 +27,12 @@ DEFAULTS: Final = {
 }
 
 _REMEDIES: Final = {
-    "28P01": "the password is wrong: put the right one into PENSTOCK_STORE, a PGPASSFILE or the password file",
+    "28P01": "the password is wrong: set the right one in PENSTOCK_STORE, PGPASSFILE or the password file",
     "28000": "the role may not connect: see pg_hba.conf, and the role's LOGIN",
     "3D000": "create the database first: CREATE DATABASE …",
     "42501": "the role lacks rights: docs/postgresql.md lists what it needs",
     "53300": "raise max_connections: a node needs five connections",
-    "25006": "this server only reads: name the primary, or all hosts with target_session_attrs=read-write",
+    "25006": "this server is read-only: use the primary, or all hosts with target_session_attrs=read-write",
 }
 # A refused connection has no code, only words.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
@@ -62,7 +62,7 @@ def read_password(path: str) -> str:
     file = Path(path)
     try:
         if file.stat().st_mode & stat.S_IRWXO:
-            raise InvalidField(f"store_password_file: others may read {path!r}", hint=f"chmod 600 {path}")
+            raise InvalidField(f"store_password_file: other users can read {path!r}", hint=f"chmod 600 {path}")
         return RealDisk(file.parent).read(file.name).decode().rstrip("\r\n")
     except (OSError, UnicodeDecodeError, StorageError) as error:
         raise InvalidField(f"store_password_file: {path!r} cannot be read: {error}") from None
@@ -71,14 +71,14 @@ def read_password(path: str) -> str:
 def parse_store_url(url: str, password: str | None = None) -> Target:
     """Check a URL and complete it; `InvalidField` says what is wrong. `password` is one that the URL does not have."""
     if not is_store_url(url):
-        raise InvalidField(f"store: {_scheme(url)!r} is not a kind of store", hint=HINT)
+        raise InvalidField(f"store: {_scheme(url)!r} is not a supported store", hint=HINT)
     with postgres_extra("a store in PostgreSQL"):
         import psycopg
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
     try:
         known = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise InvalidField(f"store: not a URL of PostgreSQL: {str(error).strip()}", hint=HINT) from None
+        raise InvalidField(f"store: not a PostgreSQL URL: {str(error).strip()}", hint=HINT) from None
     missing = {} if password is None else {"password": password}
     missing |= {name: value for name, value in DEFAULTS.items() if name not in known}
     hosts = str(known.get("host") or known.get("hostaddr") or "local socket")
@@ -113,7 +113,7 @@ def server_error(state: str | None, message: str, target: Target) -> StorageErro
     """The error that users see for one of the server."""
     text = f"{target.shown}: {' '.join(message.split())}"
     if state == "53100":
-        return DiskFull(text, hint="PostgreSQL's disk is full: make room there")
+        return DiskFull(text, hint="PostgreSQL's disk is full: free some space")
     if state == "3D000" or (state is None and _NO_DATABASE.search(message)):
         return NotADataDirectory(text, hint=_REMEDIES["3D000"])
     error = StoreRefused(text, hint=_remedy(state, message))
@@ -125,4 +125,4 @@ def _remedy(state: str | None, message: str) -> str:
     if state in _REMEDIES:
         return _REMEDIES[state]
     known = next((code for words, code in _WORDS.items() if words in message), None)
-    return "check that PostgreSQL runs, and the address" if known is None else _REMEDIES[known]
+    return "check that PostgreSQL is running and the address is right" if known is None else _REMEDIES[known]

@@ -54,6 +54,6 @@ def _watch(links: Links, pid: int, owner: str, over: threading.Event) -> None:
         for session, is_ended in ended:
             about = {"owner": owner, "session": session}
             if is_ended:
-                logger.info("ended a session of the former owner, which held the shard", extra=about)
+                logger.info("ended a session of the former owner that held the shard", extra=about)
             else:
-                logger.warning("the takeover waits for a session of somebody else, which holds the shard", extra=about)
+                logger.warning("the takeover waits for a foreign session that holds the shard", extra=about)

@@ -236,7 +236,7 @@ class Connection:
             if not data:
                 self.exchange.pending.clear()
                 self.exchange.turned_away.clear()
-                raise self.exchange.refused or OSError("the connection was closed at once")
+                raise self.exchange.refused or OSError("the connection was closed immediately")
             self.exchange.received(data)
         if isinstance(request.answer, PenstockError):
             raise request.answer
@@ -271,7 +271,7 @@ class Connection:
             self._socket.settimeout(max(0.001, self._shared.left(deadline)))
             self._send(data)
         except TimeoutError:
-            self._give_up("the broker takes nothing")
+            self._give_up("the broker accepts no data")
         except OSError as error:
             self._lost(str(error), deadline)
 
@@ -301,7 +301,7 @@ class Connection:
         try:
             replies = self.exchange.received(data)
         except Garbled as error:
-            self._fail(Unavailable(f"what comes from {self._address} is not the protocol of a broker: {error}"))
+            self._fail(Unavailable(f"{self._address} does not speak the broker protocol: {error}"))
         else:
             if self.exchange.turned_away and not self.exchange.pending:
                 self._lost("the broker is stopping", deadline)
@@ -355,5 +355,5 @@ def check_protocol(welcome: Any) -> None:
     if version != PROTOCOL_VERSION:
         raise BadRequest(
             f"the broker speaks protocol {version}, this client {PROTOCOL_VERSION}",
-            hint="install the version of penstock that the broker has",
+            hint="install the Penstock version of the broker",
         )

@@ -61,8 +61,8 @@ def login(
     welcome = yield asking.hello(client, None, challenge=nonce)
     if not entry.is_proof(welcome.proof, BROKER, nonce, welcome.challenge, place):
         raise NotAuthenticated(
-            f"what answers at {address} is not the broker that this user started there",
-            hint="start it again, or pass a key of that broker as token= or PENSTOCK_TOKEN",
+            f"the server at {address} is not the broker that you started there",
+            hint="restart your broker, or pass a key of that server as token= or PENSTOCK_TOKEN",
         )
     proof = entry.proof(CLIENT, nonce, welcome.challenge, place)
     welcome = yield asking.hello(client, producer, answered=welcome.challenge, proof=proof)

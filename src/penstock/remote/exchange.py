@@ -114,7 +114,7 @@ class Exchange:
                 return
             if request.again is Again.SETTLE and request.sent > 1 and isinstance(answer, LeaseLost):
                 answer = LeaseLost(
-                    "the connection was lost before the answer came: the first try settled this, or its lease is over"
+                    "the connection was lost before the reply: the first try settled this, or its lease has ended"
                 )
         elif kind == ANSWERS.get(request.kind, OK):
             try:
@@ -124,7 +124,7 @@ class Exchange:
                 raise
         else:
             self.pending[request.correlation] = request
-            raise ValueError(f"an answer of type {kind} to a request of type {request.kind}")
+            raise ValueError(f"a reply of type {kind} to a request of type {request.kind}")
         if request.kind == HELLO and isinstance(answer, Welcome):
             self.frame_bytes_max = answer.frame_bytes_max
             self.server = answer.server
@@ -217,7 +217,9 @@ def _is_unknown(request: Request, error: PenstockError) -> bool:
 
 def unknown(why: str) -> Unavailable:
     """The connection was lost under a request that must not be sent twice."""
-    return Unavailable(f"{why}; the operation may or may not have happened", hint="look before you do it again")
+    return Unavailable(
+        f"{why}; the operation may or may not have happened", hint="check whether it happened before you retry"
+    )
 
 
 def tell(request: Request, answer: Any) -> None:

@@ -36,7 +36,7 @@ IDLE_SECONDS_MAX: Final = 30.0
 ERROR_BYTES_MAX: Final = 64 * 1024  # that are read of a response without frames
 GATEWAY: Final = (502, 503, 504)  # what something between us and a broker says when the broker is not there
 _MEDIA_TYPE: Final = MEDIA_TYPE.encode()
-_HINT: Final = "is this the HTTP port of a broker, or is something in between?"
+_HINT: Final = "check that this is the HTTP port of a broker, and that no proxy is in between"
 
 
 class Refused(Exception):
@@ -121,7 +121,7 @@ class Responses:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            why = f"what answers there is not HTTP: {error}; the URL of a TCP port begins with penstock://"
+            why = f"the server does not speak HTTP: {error}; use a penstock:// URL for a TCP port"
             raise Refused(Unavailable(why)) from None
         body = b"".join(self._pieces)
         self._pieces.clear()
@@ -136,7 +136,7 @@ class Responses:
         """The connection has ended before the response did."""
         if self._status and not self._is_frames:
             self._refuse()
-        raise ConnectionError("it was closed before the answer was whole")
+        raise ConnectionError("it was closed before the reply was complete")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser, as all that are named on_…."""
@@ -159,19 +159,19 @@ class Responses:
     def _refuse(self) -> None:
         status = f"status {self._status} {http.client.responses.get(self._status, '')}".rstrip()
         if self._status == 404:
-            hint = f"{_HINT} an older broker has no such route"
+            hint = f"{_HINT}; an older broker has no such route"
             raise Refused(Unavailable(f"there is no {HTTP_PATH}: {status}", hint=hint))
         try:
             error = msgspec.json.decode(self._error, type=ErrorBody).error
         except (msgspec.DecodeError, UnicodeDecodeError):
             if self._status in GATEWAY:
-                raise ConnectionError(f"{status}, from something in between") from None
+                raise ConnectionError(f"{status}, from a proxy in between") from None
             if self._status == 413:
-                hint = "raise its limit of bodies, or send smaller batches"
+                hint = "raise its limit for request bodies, or send smaller batches"
                 raise Refused(
-                    TooLarge(f"something before the broker refuses the request: {status}", hint=hint)
+                    TooLarge(f"a proxy in front of the broker refuses the request: {status}", hint=hint)
                 ) from None
-            raise Refused(Unavailable(f"what comes is no broker's answer: {status}", hint=_HINT)) from None
+            raise Refused(Unavailable(f"the reply is not from a broker: {status}", hint=_HINT)) from None
         raise Refused(_raised(error))
 
 
@@ -180,7 +180,7 @@ def error_of(body: bytes) -> PenstockError:
     try:
         return _raised(msgspec.json.decode(body, type=ErrorBody).error)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Unavailable("what comes is no broker's answer", hint=_HINT)
+        return Unavailable("the reply is not from a broker", hint=_HINT)
 
 
 def _raised(error: ErrorFields) -> PenstockError:

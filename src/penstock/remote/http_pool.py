@@ -322,7 +322,7 @@ class HttpPool:
         else:
             connection.transport.close()
         if any(correlation in self._exchange.pending for correlation in post.correlations):
-            self.lost(post, "the answer ended early")
+            self.lost(post, "the reply ended early")
             return
         self._forget(post)
         if self._exchange.is_leaving:

@@ -44,8 +44,8 @@ TLS_VARIABLES: Final = {
     "tls_key": "PENSTOCK_TLS_CLIENT_KEY",
 }
 _HINT: Final = (
-    "a URL is like penstock://localhost:7710 or http://localhost:7711, with TLS penstocks:// or https://; "
-    "several are separated by commas"
+    "a URL looks like penstock://localhost:7710 or http://localhost:7711, with TLS penstocks:// or https://; "
+    "separate several with commas"
 )
 
 
@@ -88,7 +88,7 @@ def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     """All the places that are named, in order; they must speak the same protocol."""
     parsed = tuple(_address(text) for text in _texts(urls))
     if not parsed:
-        raise InvalidField("url: there is none", hint=_HINT)
+        raise InvalidField("url: not given", hint=_HINT)
     if len({address.scheme for address in parsed}) > 1:
         raise InvalidField(f"url: {urls!r} mixes protocols", hint=_HINT)
     return parsed
@@ -112,7 +112,7 @@ def tls_files(
             raise InvalidField(f"{name}: {option!r} is not a path")
         paths[name.removeprefix("tls_")] = os.fspath(option or queries.get(name) or environment.get(variable, ""))
     if paths["key"] and not paths["certificate"]:
-        raise InvalidField("tls_key: of no use without tls_certificate")
+        raise InvalidField("tls_key: no effect without tls_certificate")
     return TlsFiles(**paths)
 
 
@@ -204,7 +204,7 @@ def settings(
     parsed = addresses(urls)
     options = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
     if not parsed[0].is_tls and any(options.values()):
-        raise InvalidField("tls_ca, tls_certificate, tls_key: this URL is without TLS", hint=_HINT)
+        raise InvalidField("tls_ca, tls_certificate, tls_key: this URL does not use TLS", hint=_HINT)
     return Settings(
         addresses=parsed,
         tls=tls_files(urls, options) if parsed[0].is_tls else TlsFiles(),
@@ -237,8 +237,8 @@ def checked_token(value: Any, source: str = "token") -> str:
         raise InvalidField(f"{source}: it is {type(value).__name__}, not text")
     token = value or ""
     if not (token.isascii() and token.isprintable()):
-        hint = "printable ASCII will do"
-        raise InvalidField(f"{source}: it has characters that no header of HTTP can hold", hint=hint)
+        hint = "use printable ASCII"
+        raise InvalidField(f"{source}: it has characters that are not allowed in HTTP headers", hint=hint)
     return token
 
 
@@ -252,7 +252,7 @@ def token_of_file(path: str, name: str) -> str:
     try:
         mode = os.stat(path).st_mode
         if os.name == "posix" and stat.S_ISREG(mode) and mode & stat.S_IRWXO:
-            raise InvalidField(f"{name}: others may read {path!r}", hint=f"chmod 600 {path}")
+            raise InvalidField(f"{name}: other users can read {path!r}", hint=f"chmod 600 {path}")
         return checked_token(Path(path).read_text(encoding="utf-8").strip(), name)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidField(f"{name}: {path!r} cannot be read: {error}") from None

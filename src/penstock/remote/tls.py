@@ -26,7 +26,7 @@ _NOT_TLS: Final = frozenset(
 )
 _VERSION: Final = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
 _CERTIFICATE_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "ACCESS_DENIED")
-_HOW_TO_PROVE: Final = "pass tls_certificate and tls_key, signed by an authority that the broker trusts"
+_HOW_TO_PROVE: Final = "pass tls_certificate and tls_key, signed by a CA that the broker trusts"
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class ClientTls:
         try:
             context = ssl.create_default_context(cafile=files.ca or None)
         except (ssl.SSLError, OSError) as error:
-            raise InvalidField(f"tls_ca: {files.ca} holds no certificates in PEM: {error}") from None
+            raise InvalidField(f"tls_ca: {files.ca} contains no PEM certificates: {error}") from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if files.certificate:
             try:
@@ -100,12 +100,12 @@ def explained(error: ssl.SSLError, address: Address) -> Exception:
     reason = error.reason or str(error)
     if reason in _NOT_TLS:
         plain = address.scheme.removesuffix("s")
-        return TlsFailed(f"what answers at {address} does not speak TLS", hint=f"the URL begins with {plain}://")
+        return TlsFailed(f"the server at {address} does not use TLS", hint=f"use a URL that starts with {plain}://")
     if any(word in reason for word in _VERSION):
-        return TlsFailed(f"{address} speaks no version of TLS that this client speaks: {_words(reason)}")
+        return TlsFailed(f"{address} has no TLS version in common with this client: {_words(reason)}")
     if "ALERT" in reason and any(word in reason for word in _CERTIFICATE_ALERTS):
-        return TlsFailed(f"the broker at {address} wants another certificate of this client", hint=_HOW_TO_PROVE)
-    return TlsFailed(f"no TLS with {address}: {_words(reason)}")
+        return TlsFailed(f"the broker at {address} requires another client certificate", hint=_HOW_TO_PROVE)
+    return TlsFailed(f"the TLS handshake with {address} failed: {_words(reason)}")
 
 
 def no_answer(address: Address, error: object) -> Unavailable:
@@ -115,7 +115,7 @@ def no_answer(address: Address, error: object) -> Unavailable:
     if why == "connection refused" and address.is_loopback:
         return Unavailable(text, hint=f"start a broker with '{address.serve_command()}', or check the address")
     if address.is_tls and why != "connection refused" and not isinstance(error, socket.gaierror):
-        return Unavailable(text, hint=f"if the broker asks for certificates of its clients, {_HOW_TO_PROVE}")
+        return Unavailable(text, hint=f"if the broker requires client certificates, {_HOW_TO_PROVE}")
     return Unavailable(text)
 
 
@@ -126,7 +126,7 @@ def _not_verified(error: ssl.SSLCertVerificationError, address: Address) -> TlsF
     if error.verify_code in {_EXPIRED, _NOT_YET_VALID}:
         hint = "renew it at the broker, or set the clock of this machine"
         return TlsFailed(f"the certificate at {address} is not valid now: {error.verify_message}", hint=hint)
-    hint = "pass tls_ca='ca.pem' with the authority that signed it, or set PENSTOCK_TLS_CA"
+    hint = "pass tls_ca='ca.pem', the CA that signed it, or set PENSTOCK_TLS_CA"
     return TlsFailed(f"certificate not trusted: {address}: {error.verify_message}", hint=hint)
 
 

@@ -357,5 +357,5 @@ def _record(shard: Shard, loss: Loss) -> None:
     now = shard.clock.now()
     for name in loss.unsettled if loss.is_certain else ():
         group = queue.group_ids[name]
-        entry = Settled(queue.id, group, int(Outcome.LOST), now, 0, "", "given up by a repair", [span])
+        entry = Settled(queue.id, group, int(Outcome.LOST), now, 0, "", "could not be repaired", [span])
         shard.upkeep_commit([entry])

@@ -182,9 +182,9 @@ def rebuild_queue(core: DeliveryState, history: History, number: int) -> str:
             _revive(queue, dead, history.now)
     rebuild_dedup(queue, history)
     if history.is_whole:
-        return f"queue {queue.name!r}: its state is rebuilt from the journal, which has all of it"
+        return f"queue {queue.name!r}: its state is rebuilt completely from the journal"
     forgotten = "messages may be delivered once more, and a seek back is forgotten"
-    return f"queue {queue.name!r}: what its groups have settled is taken from sealed history; {known}; {forgotten}"
+    return f"queue {queue.name!r}: what its groups have settled is taken from the sealed history; {known}; {forgotten}"
 
 
 def _begin_with(core: DeliveryState, spare: QueuePart) -> str:

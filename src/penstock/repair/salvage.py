@@ -174,9 +174,9 @@ class GapFiller:
         self._supersede(number, name)
         self._apply(QueueSet(number, name, options, False, self._now))
         self._make_group(self._core.queues[number], 0)
-        source = "its name and options are not known; the name is made up, the options are the defaults"
+        source = "its name and options are unknown; the name is generated, the options are the defaults"
         if damaged is not None:
-            source = "name and options are as the damaged frame has them"
+            source = "name and options are read from the damaged frame"
         self._notes.append((number, f"queue {name!r} was created in a lost frame: {source}"))
         return self._core.queues[number]
 
@@ -361,7 +361,7 @@ class _Salvage:
         for hole in holes:
             self._skip_hole(hole)
         if self._examination.journal.end_is_lost:
-            self._notes.append("the end of the journal is lost; nobody knows how much more was in it")
+            self._notes.append("the end of the journal is lost; how much it contained is unknown")
             self._skip_offsets(limits.journal_file_bytes)
 
     def _skip_hole(self, hole: Hole) -> None:
@@ -369,7 +369,7 @@ class _Salvage:
         if hole.end_sequence - 1 <= self._examination.known_durable:
             return
         self._notes.append(
-            f"{hole.file}: whatever {plural(hole.frames, 'frame')} from sequence {hole.first_sequence} on said about "
+            f"{hole.file}: what {plural(hole.frames, 'frame')} from sequence {hole.first_sequence} on recorded about "
             "leases and settlements is lost; messages settled there may be delivered again"
         )
         entries = entries_in(hole)

@@ -42,7 +42,7 @@ def series(
     start, end = since - since % step, until + -until % step
     count = (end - start) // step
     if count > POINTS_MAX:
-        raise InvalidField(f"step: that makes {count} values", hint=f"at most {POINTS_MAX}: choose a larger step")
+        raise InvalidField(f"step: that makes {count} values", hint=f"the limit is {POINTS_MAX}: choose a larger step")
     tier = _tier_of(step)
     table = _Table(queue, start, step, count, tier)
     for part, names in recorder.slices(tier, start, end):

@@ -407,8 +407,8 @@ def check_protocol(version: int) -> None:
     """Refuse a client that speaks another version of the protocol."""
     if version != PROTOCOL_VERSION:
         raise BadRequest(
-            f"protocol {version} is not spoken here, {PROTOCOL_VERSION} is",
-            hint="install the version of penstock that the broker has",
+            f"protocol {version} is not supported; the broker speaks {PROTOCOL_VERSION}",
+            hint="install the Penstock version of the broker",
         )
 
 

@@ -93,7 +93,7 @@ class Identity:
             try:
                 self._tick()
             except Exception:  # what fails for one must not let all others in for ever
-                logger.exception("expired credentials were not all ended")
+                logger.exception("some expired credentials could not be revoked")
 
     def _tick(self) -> None:
         if self._keys is not None and self._keys.keys is not self._verified_by:

@@ -126,11 +126,11 @@ class Node:
             return
         failed = None if self._session is None else self._session.shard.journal.failed
         if failed is not None:
-            logger.warning("the shard is given up", extra={"reason": str(failed)})
+            logger.warning("the shard is released", extra={"reason": str(failed)})
             await self._become_spare(drain=False)
             self._pause(0.0 if isinstance(failed, Deposed) else RETRY_SECONDS)
         elif self._is_drained():
-            logger.info("draining, as an operator wants it")
+            logger.info("draining, as requested by an operator")
             await self._become_spare(drain=True)
 
     async def _take(self) -> None:

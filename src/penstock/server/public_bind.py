@@ -19,9 +19,9 @@ from penstock.errors import BadSettings
 PLAINTEXT: Final = "plaintext = true: requests, tokens and messages cross the network unencrypted"
 REMEDIES: Final = """\
 add one of these to the settings, or listen on 127.0.0.1:
-  tls_certificate = "…" and tls_key = "…"            'penstock tls init' makes both files
-  tls = "proxy" and trusted_proxies = ["10.0.0.7"]   a proxy speaks TLS, and connects from there
-  plaintext = true                                   whoever is on the way can read everything"""
+  tls_certificate = "…" and tls_key = "…"            'penstock tls init' creates both files
+  tls = "proxy" and trusted_proxies = ["10.0.0.7"]   a proxy at this address terminates TLS
+  plaintext = true                                   anyone on the network path can read everything"""
 
 
 def is_loopback(host: str) -> bool:
@@ -47,7 +47,7 @@ def _problems(settings: Settings, name: str) -> Iterator[str]:
     if settings.auth == "off":
         yield f"auth is 'off', and {host} can be reached from other machines: set auth = 'on'"
     if not (settings.is_seen_with_tls or settings.plaintext):
-        yield f"{name}: {host} can be reached from other machines, and nothing encrypts what is sent there"
+        yield f"{name}: {host} can be reached from other machines, and traffic to it is not encrypted"
 
 
 def is_plaintext(settings: Settings) -> bool:

@@ -101,7 +101,9 @@ def check_ports(settings: Settings) -> None:
     """Refuse, all at once, what could not be listened on."""
     problems = [*_problems(settings)]
     if problems:
-        raise BadSettings("\n".join(problems), hint="stop what listens there, or choose another port or address")
+        raise BadSettings(
+            "\n".join(problems), hint="stop the program that listens there, or choose another port or address"
+        )
 
 
 def _problems(settings: Settings) -> Iterator[str]:
@@ -126,7 +128,7 @@ def _explained(error: OSError, host: str, port: Port) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{where} is in use by another program"
     if error.errno == errno.EACCES:
-        return f"{where} may not be used by this user"
+        return f"{where} is not allowed for this user"
     return f"{where} cannot be used: {error.strerror or error}"
 
 
@@ -409,9 +411,9 @@ class Server:
                 await asyncio.sleep(0)  # and leaves with this turn of the loop
         except TimeoutError:
             held = broker.shard.leased_count()
-            logger.warning("drain_seconds are over; messages that are delivered again: %d", held)
+            logger.warning("drain_seconds have passed; messages to be delivered again: %d", held)
         except PenstockError as error:
-            logger.warning("what was begun could not be finished: %s", error)
+            logger.warning("requests in flight could not be finished: %s", error)
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
@@ -509,7 +511,7 @@ def _on_signals(server: Server | Node, reload: Callable[[], object]) -> None:
 
     def stop(number: int) -> None:
         if server.over.is_set():
-            logger.warning("a second signal: leaving at once")
+            logger.warning("second signal: exiting at once")
             os._exit(128 + number)  # what was confirmed is durable; the next start recovers
         server.over.set()
 

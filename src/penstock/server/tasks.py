@@ -99,7 +99,7 @@ def result(task: TaskView) -> Raw | bytes:
         raise TaskDied(f"task {task.task_id} died: {task.error}")
     if task.state is TaskState.CANCELLED:
         raise TaskCancelled(f"task {task.task_id} was cancelled: {task.error}".removesuffix(": "))
-    raise TaskUnfinished(f"task {task.task_id} is {task.state}", hint="wait for longer, with wait_ms")
+    raise TaskUnfinished(f"task {task.task_id} is {task.state}", hint="wait longer, with wait_ms")
 
 
 async def finish(broker: Broker, client: Client, body: Any) -> tuple[json.FinishResults, PenstockError | None]:
@@ -126,7 +126,7 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
     lease_request = validation.lease_request(request.max, seconds_of(request.lease_ms), worker_id, None, False)
     lease_request = structs.replace(lease_request, task_types=validation.task_types(request.task_types))
     if not queues:
-        raise InvalidField("queues: there is none", hint="name the queues to claim from")
+        raise InvalidField("queues: not given", hint="name the queues to claim from")
     for queue in queues:  # all of them at first: what somebody may do does not depend on which has something
         raised(broker.refused(client, Action.CONSUME, queue))
     wait_seconds = validation.wait_seconds(request.wait_ms / 1000)

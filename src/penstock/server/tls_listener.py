@@ -110,7 +110,7 @@ class TlsListener:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._answer_in_clear(connection)
         except (OSError, TimeoutError) as error:  # errors of TLS are among them
-            logger.debug("a handshake failed", extra={"reason": str(error) or type(error).__name__})
+            logger.debug("a TLS handshake failed", extra={"reason": str(error) or type(error).__name__})
         finally:
             if not is_taken:
                 connection.close()

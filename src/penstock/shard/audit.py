@@ -321,7 +321,7 @@ def _bytes(payload: Any) -> bytes:
 def _check_own(queue: Queue | None) -> None:
     if queue is not None and queue.options.partitions != 1:
         raise BadSettings(
-            f"queue {AUDIT_QUEUE!r} is one of your own with several partitions, and the audit log needs its name",
+            f"queue {AUDIT_QUEUE!r} is your own queue with several partitions, but the audit log needs its name",
             hint="start with audit = 'off', copy what you need to another queue and delete this one",
         )
 

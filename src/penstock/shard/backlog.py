@@ -260,7 +260,7 @@ def _own_text(code: str, count: int, task_type: str, about: _About) -> str:
         return f"{many}: {about.pause}"
     if code == "no_consumer":
         return f"{many}: {about.consumerless}"
-    return f"{many}: no worker that is there knows the task type {task_type!r}" if task_type else ""
+    return f"{many}: no running worker knows the task type {task_type!r}" if task_type else ""
 
 
 def _limit_of(code: str, options: QueueOptions) -> int | None:

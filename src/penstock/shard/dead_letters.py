@@ -131,7 +131,9 @@ def _unsettled_offset(dlq: Queue, id: MessageId) -> int:
     progress = dlq.groups[0].progress[0]
     is_there = (id.queue, id.partition) == (dlq.name, progress.partition.name) and id.offset < progress.partition.end
     if not is_there or progress.state_of(id.offset) == SETTLED:
-        raise MessageNotFound(f"{id} is no dead letter that waits", hint="list them again: someone has dealt with it")
+        raise MessageNotFound(
+            f"{id} is not an open dead letter", hint="list them again: it has been redriven, replaced or purged"
+        )
     return id.offset
 
 

@@ -50,7 +50,7 @@ Ticket = int
 FREED_MAX: Final = 1_000  # tasks that are freed in one frame
 PUT_OFF_US: Final = 1_000_000  # how long what needs sealed messages waits when they cannot be read
 FULL_DISK_US: Final = 1_000_000  # how long schedules wait for room before they look again
-GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
+GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it is gone")
 
 
 class Engine:
@@ -401,7 +401,7 @@ class Engine:
             if self.core.namespaces is not None:
                 self.core.namespaces.check(self.core, entries)
         except PenstockError as error:
-            logger.warning("schedule %r: its tick is passed over: %s", name, error)
+            logger.warning("schedule %r: a tick was skipped: %s", name, error)
             entries = task_pushes.skipped_tick(name, tick)
         self.commit_frame(entries, self.durability)
         self.changed(entries)

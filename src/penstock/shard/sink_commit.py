@@ -108,7 +108,9 @@ def _reading(shard: Shard, request: SinkCommit, todo: Todo, read: Callable[[], T
             raise _Moved from None
         raise StorageError(
             f"sink {bare_name(request.sink)!r}, batch {todo.batch}: the staged file {error.filename} is gone",
-            hint="stage the batch again" if not todo.done else "set resetSink=true to start over; some of it is in",
+            hint="stage the batch again"
+            if not todo.done
+            else "set resetSink=true to start over; part of the batch is stored",
         ) from None
 
 

@@ -79,12 +79,12 @@ class StoredFiles:
     def pin(self, name: str, files: Sequence[str] | None) -> None:
         """Keep segment files from going, for `limits.segment_pin_seconds`; all of them when `files` is None."""
         if files is not None and len(files) > limits.pinned_files_max:
-            raise InvalidField(f"files: {len(files)} are too many", hint="pin everything with null")
+            raise InvalidField(f"files: {len(files)} is too many", hint="pin everything with null")
         for file in files or ():
             self._check(file, _FILE, "files")
         self._disk.make_directory(pins.DIRECTORY)
         if not pins.is_held(self._disk, name) and pins.count(self._disk) >= limits.pins_max:
-            raise TooLarge(f"pins: there are {limits.pins_max:,} already", hint="unpin what is not read any more")
+            raise TooLarge(f"pins: there are already {limits.pins_max:,}", hint="unpin files that are no longer read")
         pins.hold(self._disk, name, self._shard.clock.now(), files)
 
     def unpin(self, name: str) -> None:
@@ -94,7 +94,9 @@ class StoredFiles:
     @property
     def _disk(self) -> Disk:
         if self._disk_or_none is None:
-            raise StorageError("there are no files: everything is in memory", hint="give the broker a data directory")
+            raise StorageError(
+                "there are no files: everything is in memory", hint="start the broker with a data directory"
+            )
         return self._disk_or_none
 
     def _size(self, name: str) -> int | None:

@@ -194,7 +194,7 @@ class Timelines:
                 ),
                 *(_of_recent(event, place, texts) for event in recent),
             ]
-        raise StorageError("segments change too quickly to be read", hint="try again")
+        raise StorageError("segments change too quickly to be read; try again", hint="try again")
 
     # dead letters
 
@@ -236,7 +236,7 @@ class Timelines:
     ) -> tuple[MessageSearch, Ticket]:
         """The newest messages with a key or a trace id, among the last `look_back` messages of the queue."""
         if key is None and trace is None:
-            raise InvalidField("key: it is not given, and neither is trace", hint="give a key, a trace id, or both")
+            raise InvalidField("key: neither key nor trace is given", hint="give a key, a trace id, or both")
         (runs, kept), ticket = self._shard.look(
             lambda now: _newest(admin.queue_named(self._shard.core, queue), look_back)
         )

@@ -127,7 +127,7 @@ class Sleeper:
         self.problem = problem
         logger.log(
             logging.WARNING if is_known else logging.ERROR,
-            "the %s tries again in %g s: %s",
+            "the %s failed and retries in %g s: %s",
             self.role,
             self._backoff,
             problem,

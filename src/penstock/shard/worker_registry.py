@@ -193,8 +193,8 @@ class Registry:
             workers = self._named(worker_id, owner)
             worker = _the_one(worker_id, workers)
             if worker.is_dead:
-                hint = "'penstock workers' lists those that are there"
-                raise StateError(f"worker {worker_id!r} is dead: no heartbeat has come for too long", hint=hint)
+                hint = "'penstock workers' lists live workers"
+                raise StateError(f"worker {worker_id!r} is dead: no heartbeat for too long", hint=hint)
             if requested != "stop" and (worker.requested == "stop" or worker.info.is_stopping):
                 raise StateError(f"worker {worker_id!r} is stopping", hint="start another")
             worker.requested, worker.requested_at = requested, now if requested else 0
@@ -287,5 +287,5 @@ def _the_one(worker_id: str, workers: list[Worker]) -> Worker:
         raise WorkerNotFound(f"there is no worker {worker_id!r}")
     if len(workers) > 1:
         owners = ", ".join(repr(worker.owner) for worker in workers)
-        raise StateError(f"{len(workers)} principals have a worker {worker_id!r}", hint=f"owner is one of {owners}")
+        raise StateError(f"{len(workers)} principals have a worker {worker_id!r}", hint=f"set owner to one of {owners}")
     return workers[0]

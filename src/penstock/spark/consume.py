@@ -200,9 +200,9 @@ class Keeper:
                 self._extend(nonce, self._seconds)
             except LeaseLost:
                 self.release(nonce)
-                logger.warning("a lease ran out before its batch was done: its messages may be delivered to others too")
+                logger.warning("a lease expired before its batch was done: its messages may be delivered to others too")
             except PenstockError as error:
-                logger.warning("a lease could not be extended for now: %s", error)
+                logger.warning("a lease could not be extended yet: %s", error)
         return len(self._held)
 
     def stop(self) -> None:
@@ -224,12 +224,12 @@ class ConsumingReader(StreamReader):
         super().__init__(options, schema)
         if is_directory(options.url):
             raise InvalidField(
-                "mode: consume takes messages from a broker, and url names a directory",
-                hint="start one with `penstock serve` and give its url, or read the directory with mode=observe",
+                "mode: consume needs a broker, but url is a directory",
+                hint="start one with `penstock serve` and use its url, or read the directory with mode=observe",
             )
         self._group = check_name(options.group, "group") if options.group else DEFAULT_GROUP
         if not check_seconds(options.lease_seconds, "leaseSeconds", limits.lease_seconds_max):
-            raise InvalidField("leaseSeconds: 0 would end a lease before it begins")
+            raise InvalidField("leaseSeconds: must be above 0")
         self._session_or_none: Any = None
         self._keeper: Keeper | None = None
         self._planned: tuple[LeaseOffset, LeaseOffset] | None = None  # the start and the end of the last batch
@@ -368,7 +368,9 @@ class ConsumingReader(StreamReader):
             try:
                 self.session.settle_lease(lease.nonce, ACK)
             except LeaseLost:
-                logger.warning("%s messages of %s were done too late and are delivered again", lease.count, lease.queue)
+                logger.warning(
+                    "%s messages of %s were finished too late and will be delivered again", lease.count, lease.queue
+                )
         if leases:
             self._acked = {lease.nonce for lease in leases}
 

@@ -68,7 +68,7 @@ def check_ddl(text: str) -> None:
             state = "type"
         elif state == "type" and part != ":":
             if word not in TYPES:
-                raise InvalidField(f"payloadSchema: {part!r} is no type", hint=suggestion(word, TYPES))
+                raise InvalidField(f"payloadSchema: {part!r} is not a type", hint=suggestion(word, TYPES))
             state = "open" if word in NESTING else "end"
             inside += [word] if word in NESTING else []
         elif (state == "open" and part == "<") or (state == "end" and part == "," and not depth):
@@ -81,7 +81,7 @@ def check_ddl(text: str) -> None:
         if state == "end" and len(inside) == 1 and not depth:
             return
     hint = "write fields and their types: 'id BIGINT, items ARRAY<STRUCT<sku: STRING>>'"
-    raise InvalidField(f"payloadSchema: {text!r} is not understood", hint=hint)
+    raise InvalidField(f"payloadSchema: {text!r} is not a schema", hint=hint)
 
 
 def inferred(samples: Iterable[bytes]) -> str:
@@ -95,8 +95,8 @@ def inferred(samples: Iterable[bytes]) -> str:
         if isinstance(value, dict):
             merged = _merged(merged, _kind_of(value))
     if not isinstance(merged, dict) or not merged:
-        hint = "say what is in it: option('payloadSchema', 'id BIGINT, name STRING'), or read it as text"
-        raise InvalidField("payload: no JSON object is among the messages that were looked at", hint=hint)
+        hint = "declare it: option('payloadSchema', 'id BIGINT, name STRING'), or read it as text"
+        raise InvalidField("payload: no JSON object among the sampled messages", hint=hint)
     return _spelt(merged)
 
 

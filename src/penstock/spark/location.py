@@ -48,22 +48,22 @@ def open_planned(url: str, shard: str = "", *, local: bool = True, connect_secon
         raise not_here(url, error) from None
     if shard and history.identity != shard:
         history.close()
-        raise not_here(url, NotADataDirectory("it is another one, with other data, than the job was planned on"))
+        raise not_here(url, NotADataDirectory("it is not the one the job was planned on: its data differs"))
     return history
 
 
 def check_directory(directory: str) -> None:
     """Refuse a directory that is not a data directory on this machine."""
     if not (Path(directory) / MARKER).is_file():
-        raise not_here(directory, NotADataDirectory(f"{directory} holds no data of Penstock"))
+        raise not_here(directory, NotADataDirectory(f"{directory} contains no Penstock data"))
 
 
 def not_here(url: str, error: PenstockError) -> PenstockError:
     """The error of a task that cannot use a url, with what to do about it."""
-    hint = "give a broker's url that holds on every node of the cluster: penstock://host:port, not localhost"
+    hint = "use a broker's url that is valid on every node of the cluster: penstock://host:port, not localhost"
     if is_directory(url):
-        hint = "give the url of a broker, penstock://host:port, or a directory that every node has mounted at that path"
-    message = f"url: {url} cannot be used on {socket.gethostname()}, where a task of Spark runs: {error.message}"
+        hint = "use the url of a broker, penstock://host:port, or a directory mounted at that path on every node"
+    message = f"url: {url} cannot be used on {socket.gethostname()}, where a Spark task runs: {error.message}"
     return type(error)(message, hint=hint)
 
 
@@ -82,7 +82,7 @@ class Location:
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         if not isinstance(url, str) or not url.strip():
-            raise InvalidField("url: there is none", hint="give a data directory, or a broker: penstock://host:port")
+            raise InvalidField("url: not given", hint="use a data directory, or a broker: penstock://host:port")
         self.url = _directory_of(url.strip())
         self.is_broker = "://" in self.url and not is_store_url(self.url)
         self._clock = clock or SystemClock()
@@ -101,15 +101,15 @@ class Location:
             return penstock.open(self.url)
         except DirectoryInUse as error:
             raise DirectoryInUse(
-                error.message, hint="if that is a broker, give its url (penstock://host:port) instead of the directory"
+                error.message, hint="if that is a broker, use its url (penstock://host:port) instead of the directory"
             ) from None
 
     def check(self) -> None:
         """Refuse a directory that holds no data; opening would create it."""
         if not self.is_broker and not is_store_url(self.url) and not (Path(self.url) / MARKER).is_file():
             raise NotADataDirectory(
-                f"{self.url} holds no data of Penstock",
-                hint="give the directory that `penstock serve --data` or `penstock.open` uses, or a broker's url",
+                f"{self.url} contains no Penstock data",
+                hint="use the directory of `penstock serve --data` or `penstock.open`, or a broker's url",
             )
 
     # progress
@@ -151,7 +151,7 @@ class Location:
                 self._handle = penstock.connect(self.url, client=CLIENT, timeout=BROKER_SECONDS)
             self._commit(self._handle)
         except PenstockError as error:
-            self._warn_once(f"progress is not committed at {self.url} for now: {error}")
+            self._warn_once(f"progress could not be committed at {self.url} yet: {error}")
 
     def _commit_to_directory(self) -> None:
         self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
@@ -162,11 +162,11 @@ class Location:
         except DirectoryInUse as error:
             self._warn_once(
                 f"progress is not committed: {error.message}. "
-                "If that is a broker, give its url (penstock://host:port): "
-                "then the lag of this job can be seen, and retention waits for it"
+                "If that is a broker, use its url (penstock://host:port): "
+                "then the lag of this job is visible, and retention waits for it"
             )
         except PenstockError as error:
-            self._warn_once(f"progress is not committed in {self.url} for now: {error}")
+            self._warn_once(f"progress could not be committed in {self.url} yet: {error}")
 
     def _commit(self, handle: Penstock) -> None:
         for key, offsets in list(self._pending.items()):
@@ -205,6 +205,6 @@ def _directory_of(url: str) -> str:
     if is_store_url(url):
         return url
     if scheme and scheme not in ("penstock", "http"):
-        hint = "give a data directory, or a broker: penstock://host:port"
+        hint = "use a data directory, or a broker: penstock://host:port"
         raise InvalidField(f"url: {url!r} is neither a directory nor a broker", hint=hint)
     return url

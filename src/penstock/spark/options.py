@@ -118,7 +118,7 @@ def _parsed(kind: type[T], known: Mapping[str, _Option], texts: Mapping[str, str
         except InvalidField as error:
             raise InvalidField(f"{spelt}: {error.message}", hint=error.hint) from None
         if values.setdefault(option.field, value) != value:
-            raise InvalidField("queue: path and queue say different things", hint="name the queue once")
+            raise InvalidField("queue: path and queue differ", hint="give the queue once")
     return kind(**_complete(kind, values, where))
 
 
@@ -126,11 +126,11 @@ def _complete(kind: type[msgspec.Struct], values: dict[str, Any], where: str) ->
     if "url" not in values:
         hint = "option('url', …) is a data directory or the address of a broker: penstock://localhost:7710"
         if not values:
-            hint += "; of a table that names its columns Spark hands over no options: leave the columns out"
-        raise InvalidField("url: it says where the queues are, and is not given", hint=hint)
+            hint += "; Spark passes no options for a table that declares its columns: omit the columns"
+        raise InvalidField("url: required, to locate the queues", hint=hint)
     missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in values]
     if missing:
-        raise InvalidField("queue: none is named", hint=f"write {where}, or option('queue', 'orders')")
+        raise InvalidField("queue: not given", hint=f"write {where}, or option('queue', 'orders')")
     return values
 
 
@@ -150,9 +150,7 @@ def _url(text: str) -> str:
     if not text.strip():
         raise InvalidField("it is empty", hint="a data directory, or penstock://localhost:7710")
     if has_secret(text):
-        hint = (
-            "leave it out: Spark shows options in its plans. Tasks take it from PGPASSFILE or PGPASSWORD where they run"
-        )
+        hint = "remove it: Spark shows options in its plans. Tasks read it from PGPASSFILE or PGPASSWORD where they run"
         raise InvalidField(f"{masked(text)} contains a password", hint=hint)
     # Tasks may run in other directories than the program that names this one.
     return absolute_url(text)
@@ -172,7 +170,7 @@ def _word(kind: Any) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text.lower() not in known:
-            raise InvalidField(f"{text!r} is none of {', '.join(known)}", hint=suggestion(text.lower(), known))
+            raise InvalidField(f"{text!r} is not one of {', '.join(known)}", hint=suggestion(text.lower(), known))
         return text.lower()
 
     return parse
@@ -219,7 +217,7 @@ def _offsets(text: str) -> Offsets:
     numbers = [value for part in offsets.values() for value in (part.values() if isinstance(part, dict) else [part])]
     if not numbers or min(numbers) < 0:
         hint = 'use earliest, latest, {"0": 1000} by partition, or {"orders": {"0": 1000}} by queue and partition'
-        raise InvalidField(f"{text!r} says no offsets", hint=hint)
+        raise InvalidField(f"{text!r} is not a set of offsets", hint=hint)
     return offsets
 
 

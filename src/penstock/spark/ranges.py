@@ -29,7 +29,7 @@ def chosen(moment: Moment, names: Sequence[str]) -> tuple[QueueView, ...]:
             continue
         matching = {queue: view for queue, view in sorted(moment.queues.items()) if fnmatchcase(queue, name)}
         if not matching:
-            known = f"there are {', '.join(sorted(moment.queues))}" if moment.queues else "there are no queues yet"
+            known = f"known queues: {', '.join(sorted(moment.queues))}" if moment.queues else "there are no queues yet"
             raise QueueNotFound(f"no queue matches {name!r}", hint=known)
         views |= matching
     return tuple(views.values())
@@ -67,7 +67,7 @@ def _check_names(option: str, offsets: Offsets, views: Sequence[QueueView]) -> N
     queues = {view.name: view for view in views}
     for name, said in offsets.items():
         if isinstance(said, dict) and name not in queues:
-            raise InvalidField(f"{option}: {name!r} is none of the queues", hint=suggestion(name, tuple(queues)))
+            raise InvalidField(f"{option}: {name!r} is not one of the queues", hint=suggestion(name, tuple(queues)))
         within = [queues[name]] if isinstance(said, dict) else views
         known = tuple(dict.fromkeys(partition for view in within for partition in view.partitions))
         for partition in said if isinstance(said, dict) else [name]:

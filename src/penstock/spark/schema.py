@@ -171,4 +171,4 @@ def _check(options: SourceOptions, types: dict[str, str], columns: dict[str, str
                 f"schema: the column {name!r} is {expected[name]}, not {kind}", hint="cast it after reading"
             )
     if CORRUPT in columns and shape.payload != "json":
-        raise InvalidField(f"schema: {CORRUPT!r} is for JSON", hint="say option('payload', 'json')")
+        raise InvalidField(f"schema: {CORRUPT!r} needs JSON payloads", hint="add option('payload', 'json')")

@@ -56,8 +56,8 @@ def require_java(environment: Mapping[str, str]) -> str:
     java = _find(environment)
     version = _version(java)
     if version < JAVA_VERSION_MIN:
-        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to where a newer one is"
-        raise SparkMissing(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}", hint=hint)
+        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to a newer one"
+        raise SparkMissing(f"Spark needs Java {JAVA_VERSION_MIN} or newer, but {java} is Java {version}", hint=hint)
     return java
 
 
@@ -71,7 +71,7 @@ def _find(environment: Mapping[str, str]) -> str:
         return java
     in_path = shutil.which("java", path=environment.get("PATH", ""))
     if in_path is None:
-        raise SparkMissing("Spark needs Java, and there is none", hint=f"type: {INSTALL_JAVA}")
+        raise SparkMissing("Spark needs Java, which is not installed", hint=f"type: {INSTALL_JAVA}")
     return in_path
 
 
@@ -84,8 +84,8 @@ def _version(java: str) -> int:
         raise SparkMissing(f"{java} does not start: {error}", hint=f"type: {INSTALL_JAVA}") from None
     match = _VERSION.search(reply.stderr + reply.stdout)
     if match is None:
-        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to where a sound one is"
-        raise SparkMissing(f"{java} does not say which version it is", hint=hint)
+        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to a working one"
+        raise SparkMissing(f"{java} does not report its version", hint=hint)
     return int(match[1])
 
 

@@ -88,7 +88,7 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
             _check_type(field.name, field.dataType)
         elif field.name not in READ_COLUMNS:
             raise InvalidField(
-                f"{field.name}: a column of {field.dataType.simpleString()} that no message has",
+                f"{field.name}: messages have no such column",
                 hint=_hint(field.name, names),
             )
     if PAYLOAD not in names:
@@ -99,7 +99,7 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
     return tuple(name for name in names if name in COLUMNS)
 
 
-_TO_JSON: Final = "df.selectExpr('to_json(struct(*)) AS payload') makes one of all columns"
+_TO_JSON: Final = "df.selectExpr('to_json(struct(*)) AS payload') combines all columns into one"
 
 
 def _check_type(name: str, kind: DataType) -> None:
@@ -342,7 +342,7 @@ def _waiting_for_directory(take: Callable[[], T]) -> T:
     try:
         return _retried(take, DirectoryInUse, HELD_SECONDS, lambda error: PAUSE_SECONDS)
     except DirectoryInUse as error:
-        hint = "if that is a broker, give its url (penstock://host:port) instead of the directory"
+        hint = "if that is a broker, use its url (penstock://host:port) instead of the directory"
         raise DirectoryInUse(error.message, hint=hint) from None
 
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.errors import HistoryLost, InvalidField
 from penstock.history import OffsetRange, PartitionView, QueueView
 
-CHECKPOINT_HINT: Final = "give this query a checkpointLocation of its own, or name the queues that the checkpoint is of"
+CHECKPOINT_HINT: Final = "give this query its own checkpointLocation, or read the queues of the checkpoint"
 
 T = TypeVar("T")
 Queues = Mapping[str, QueueView]
@@ -66,7 +66,7 @@ def parsed(offset: Mapping[str, Any], kind: type[T], does: str) -> T:
         return msgspec.convert(offset, kind)
     except msgspec.ValidationError:
         raise InvalidField(
-            f"checkpointLocation: the checkpoint is not of a query that {does}", hint=CHECKPOINT_HINT
+            f"checkpointLocation: the checkpoint does not belong to a query that {does}", hint=CHECKPOINT_HINT
         ) from None
 
 
@@ -89,7 +89,7 @@ def losses(start: StreamOffset, queues: Queues) -> tuple[dict[PartitionKey, int]
         view = queues.get(queue)
         if view is None or view.incarnation != known.incarnation:
             what = "was deleted" if view is None else "was deleted and created again"
-            lost.append(Loss(f"queue {queue!r} {what} since this query read it last", None))
+            lost.append(Loss(f"queue {queue!r} {what} since this query last read it", None))
             continue
         for name, offset in known.next.items():
             partition = view.partitions.get(name)
@@ -113,13 +113,13 @@ def check(start: StreamOffset, shard: str, is_meant: Mapping[str, bool]) -> None
     """Refuse the checkpoint of another query: of other data, or of queues that this one does not read."""
     if start.shard != shard:
         raise InvalidField(
-            "checkpointLocation: the checkpoint is of a query over other data, of another directory or broker",
+            "checkpointLocation: the checkpoint belongs to a query over another directory or broker",
             hint=CHECKPOINT_HINT,
         )
     foreign = sorted(queue for queue in start.queues if not is_meant.get(queue))
     if foreign:
         raise InvalidField(
-            f"checkpointLocation: the checkpoint is of a query over queue {foreign[0]!r}, which this one does not read",
+            f"checkpointLocation: the checkpoint belongs to a query over queue {foreign[0]!r}, not read here",
             hint=CHECKPOINT_HINT,
         )
 
@@ -130,7 +130,7 @@ def refuse(lost: Sequence[Loss]) -> None:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise HistoryLost(
             f"{lost[0].text}{more}",
-            hint="set failOnDataLoss=false to skip it and go on, or start over with another checkpointLocation",
+            hint="set failOnDataLoss=false to skip it and continue, or start over with another checkpointLocation",
         )
 
 

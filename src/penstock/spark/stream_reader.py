@@ -186,7 +186,7 @@ class ObservingReader(StreamReader):
         if options.group is not None and check_name(options.group, "group") == DEFAULT_GROUP:
             raise InvalidField(
                 f"group: {DEFAULT_GROUP!r} is the group of ordinary consumers, whose messages this would settle",
-                hint="name another one, or take messages from it with mode=consume",
+                hint="use another group, or take messages from it with mode=consume",
             )
         self._location: Location | None = None
         self._targets: Mapping[tuple[str, str], int] | None = None  # of availableNow

@@ -478,11 +478,11 @@ def check_reading(text: str) -> None:
     is_reading = first in ("", *_READS) or _TEMPORARY.match(plain)
     if not is_reading or _INSERT.search(plain):
         hint = suggestion(first, _READS) if not is_reading else ""
-        hint = hint or "docs/spark-sink.md writes the rows of a query to a queue; 'penstock push' needs no Spark"
-        raise InvalidField(f"{first if not is_reading else 'insert'}: queues are only read here", hint=hint)
+        hint = hint or "docs/spark-sink.md shows how to write rows to a queue; 'penstock push' needs no Spark"
+        raise InvalidField(f"{first if not is_reading else 'insert'}: queues are read-only here", hint=hint)
     if _PROGRAM.search(plain) or _JAVA.search(_QUOTED.sub(_without_texts, text)):
-        hint = "read the rows with penstock.spark.table, in a program of your own"
-        raise InvalidField("a query runs no other program: queues are only read here", hint=hint)
+        hint = "read the rows with penstock.spark.table in your own program"
+        raise InvalidField("a query runs no other program: queues are read-only here", hint=hint)
 
 
 def _without_words(quoted: re.Match[str]) -> str:

@@ -138,9 +138,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if parsed.batch_id is not None:
         return BatchWriter(_named_sink(parsed, target, columns), parsed.batch_id)
     if parsed.sink_id is not None:
-        raise InvalidField(
-            "sinkId: a batch write takes it together with batchId", hint="set jobId for a job that may run again"
-        )
+        raise InvalidField("sinkId: needs batchId too in a batch write", hint="set jobId for a job that may run again")
     if parsed.job_id is not None:
         return BatchWriter(Sink(target, columns, f"job:{_text(parsed.job_id, 'jobId')}", "", parsed.is_reset))
     return BatchWriter(Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True))
@@ -151,7 +149,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     parsed, target, columns = _checked(options, schema, overwrite)
     for option, value in (("jobId", parsed.job_id), ("batchId", parsed.batch_id)):
         if value is not None:
-            raise InvalidField(f"{option}: a stream counts its batches itself", hint="name it with sinkId")
+            raise InvalidField(f"{option}: a stream numbers its batches itself", hint="set sinkId instead")
     sink = _named_sink(parsed, target, columns)
     return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
 
@@ -163,7 +161,7 @@ def _named_sink(options: SinkOptions, target: Target, columns: tuple[str, ...]) 
     if not name:
         where = f"in {options.checkpoint_location}" if options.checkpoint_location else "without checkpointLocation"
         raise InvalidField(
-            f"sinkId: it is missing, and the query has no id that can be read {where}",
+            f"sinkId: missing, and the query has no id that can be read {where}",
             hint="option('checkpointLocation', a directory of this machine), or name the sink: option('sinkId', …)",
         )
     return Sink(target, columns, name, origin, options.is_reset)
@@ -201,7 +199,9 @@ def _checked(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> tuple[SinkOptions, Target, tuple[str, ...]]:
     if overwrite:
-        raise InvalidField("mode: overwrite does not fit", hint="a queue is appended to; purge it first")
+        raise InvalidField(
+            "mode: overwrite is not supported", hint="use append; purge the queue first to replace its messages"
+        )
     parsed = sink_options(options)
     columns = check_columns(schema)
     target = Target(parsed.url, check_name(parsed.queue))
@@ -237,7 +237,7 @@ def each_batch(
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: writes every batch once, known by the query's checkpoint or by a name of its own."""
     if sink_id is None and checkpoint is None:
-        raise InvalidField("sink_id: it is missing", hint="name the sink, or give the query's checkpoint")
+        raise InvalidField("sink_id: missing", hint="set sink_id, or pass the query's checkpoint")
     options = {"url": url}
     if sink_id is not None:
         options["sinkId"] = sink_id

@@ -98,12 +98,12 @@ def _narrow_private(directory: Path) -> None:
         has = os.lstat(path).st_mode & 0o777
         if not has & 0o077:
             continue
-        logger.warning("%s: others could read it (mode %04o); it is for the owner alone now", path, has)
+        logger.warning("%s: other users could read it (mode %04o); it is now readable only by its owner", path, has)
         try:
             os.chmod(path, OWNER if is_directory else OWNER & _FILE)
         except OSError as error:
             raise StorageError(
-                f"{path}: others can read it (mode {has:04o}), and its mode cannot be changed: {error.strerror}",
+                f"{path}: other users can read it (mode {has:04o}), and its mode cannot be changed: {error.strerror}",
                 hint=f"as its owner: chmod go= {path}",
             ) from None
 
@@ -195,11 +195,11 @@ def _describe(owner: dict[str, Any]) -> str:
     if not isinstance(pid, int):
         return "another process"
     if pid == os.getpid():
-        return f"process {pid}, this very one"
+        return f"process {pid}, which is this one"
     if owner.get("host") != socket.gethostname():
         return f"process {pid} on {owner.get('host')}"
     if not _is_alive(pid):
-        return "a process that looks at it (doctor or verify)"  # it holds the lock and does not sign the file
+        return "a process that examines it (doctor or verify)"  # it holds the lock and does not sign the file
     command = _command_of(pid)
     return f"process {pid} ({command})" if command else f"process {pid}"
 

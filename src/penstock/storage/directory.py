@@ -134,7 +134,7 @@ def read_whole_marker(disk: ReadableDisk) -> Marker:
         raise Damaged(f"{path}: {marker.format!r} is not a format")
     if marker.format not in FORMATS:
         raise StorageError(
-            f"{path}: format {marker.format} is not known to this version", hint="open it with a newer Penstock"
+            f"{path}: this version does not know format {marker.format}", hint="open it with a newer Penstock"
         )
     if len(shard_id) != SHARD_ID_BYTES:
         raise Damaged(f"{path}: the shard id has {len(shard_id)} bytes instead of {SHARD_ID_BYTES}")

@@ -127,7 +127,7 @@ def write_fully(write: Callable[[memoryview, int], int], data: Bytes, position: 
     while written < len(data):
         count = write(memoryview(data)[written:], position + written)
         if count == 0:
-            raise OSError(errno.EIO, "the device takes no more bytes")
+            raise OSError(errno.EIO, "the device accepts no more bytes")
         written += count
 
 
@@ -164,7 +164,7 @@ def storage_error(error: OSError, path: Path | str) -> PenstockError:
         return DiskReadOnly(message)
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
         return NotADataDirectory(f"{path} is not a directory")
-    return StorageError(message, hint="look at the system log: the device may be failing")
+    return StorageError(message, hint="check the system log: the device may be failing")
 
 
 @contextmanager
@@ -413,7 +413,9 @@ class ReadOnlyDisk(RealDisk):
     """
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise DiskReadOnly(f"{self.root / args[0]} is only read, never changed", hint="this is a defect of Penstock")
+        raise DiskReadOnly(
+            f"{self.root / args[0]} is read-only here", hint="this is a bug in Penstock; please report it"
+        )
 
     open = write_whole = rename = remove = make_directory = sync_directory = _refuse
 

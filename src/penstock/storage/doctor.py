@@ -123,7 +123,7 @@ def require_frames(check: JournalCheck, after: int, known_durable: int) -> None:
         check.holes.insert(0, hole)
         check.findings.insert(0, Finding(hole.file, f"the file is missing, and {_frames(hole)} with it"))
     if not check.starts and known_durable:
-        check.findings.append(Finding(journal_files.DIRECTORY, "there are no journal files, and there have been some"))
+        check.findings.append(Finding(journal_files.DIRECTORY, "there are no journal files, but there have been some"))
     if check.end_sequence <= known_durable:
         name = journal_files.name_of(check.starts[-1] if check.starts else after + 1)
         hole = Hole(name, max(check.end_sequence, after + 1), known_durable + 1)
@@ -147,7 +147,7 @@ def require_length(disk: Disk, check: JournalCheck, mark: Mark) -> None:
         check.end_is_lost = True
         check.findings = [finding for finding in check.findings if not finding.harmless]
         what = f"the file has {size:,} bytes and had {mark.file_bytes:,}: its end is gone"
-        check.findings.append(Finding(name, f"{what}, and nobody knows how many frames were in it"))
+        check.findings.append(Finding(name, f"{what}; how many frames it contained is unknown"))
 
 
 def _check_header(name: str, header: Header | None, start: int, shard_id: bytes) -> Iterator[Finding]:
@@ -194,9 +194,9 @@ def _torn(name: str, stretch: Scan) -> Finding:
 
 
 def _damaged(hole: Hole, *, is_last: bool) -> Finding:
-    follows = f"sound frames go on with sequence {hole.end_sequence}"
+    follows = f"intact frames continue with sequence {hole.end_sequence}"
     if is_last:
-        follows = "no sound frame follows in this file"
+        follows = "no intact frame follows in this file"
     return Finding(hole.file, f"{_frames(hole)} {_were(hole)} damaged; {follows}", hole.position)
 
 
@@ -230,12 +230,12 @@ def check_checkpoint(disk: Disk, *, is_needed: bool) -> CheckpointCheck:
     try:
         store = CheckpointStore(disk)
     except Damaged:
-        return _without_manifest(disk, "the manifest does not match its checksum; the parts are taken one by one")
+        return _without_manifest(disk, "the manifest does not match its checksum; the parts are read one by one")
     checkpoint = store.load()
     if checkpoint is not None:
         return _with_manifest(checkpoint, store.part_files())
     if is_needed and _part_files(disk):
-        return _without_manifest(disk, "the manifest is missing; the parts are taken one by one")
+        return _without_manifest(disk, "the manifest is missing; the parts are read one by one")
     return CheckpointCheck()
 
 
@@ -346,7 +346,7 @@ def _add_problem(check: SegmentCheck, disk: Disk, file: SegmentFile, problem: se
 
 def _describe_damage(file: SegmentFile, problem: segment_audit.Problem, groups: int, sound: list[Extent]) -> str:
     if file.table in EVENT_TIMES:
-        return f"it holds history of {_ABOUT[file.table]}, no messages"
+        return f"it contains history of {_ABOUT[file.table]}, no messages"
     gone = sum(extent.stored_rows for extent in problem.extents) - sum(extent.stored_rows for extent in sound)
     return f"{groups:,} of {plural(len(file.row_groups), 'row group')} can be read, {plural(gone, 'message')} cannot"
 
@@ -432,16 +432,16 @@ def _check_marker(disk: Disk) -> tuple[bytes, list[Finding]]:
     try:
         shard_id = read_marker(disk)
     except FileNotFoundError:
-        what = "the marker is missing; the journal says which shard this is"
+        what = "the marker is missing; the journal identifies the shard"
     except Damaged:
-        what = "the marker cannot be read; the journal says which shard this is"
+        what = "the marker cannot be read; the journal identifies the shard"
     else:
         if likely is None or shard_id in headers:
             return shard_id, []
         what = f"the marker names shard {shard_id.hex()}, and every journal file belongs to {likely.hex()}"
     if likely is None:
-        hint = "put a copy of the directory back; without a shard id nothing in the journal can be checked"
-        raise Damaged(f"{disk.root / MARKER} cannot be read, and no journal file has a sound header", hint=hint)
+        hint = "restore a copy of the directory; without a shard id the journal cannot be checked"
+        raise Damaged(f"{disk.root / MARKER} cannot be read, and no journal file has an intact header", hint=hint)
     return likely, [Finding(MARKER, what, 0)]
 
 
@@ -454,7 +454,7 @@ def _missing_checkpoint(examination: Examination) -> list[Finding]:
     checkpoint, sealed = examination.checkpoint, examination.segments.manifest.sealed_sequence
     if checkpoint.parts or checkpoint.lost_parts or not sealed or examination.journal.first_sequence == 1:
         return []
-    return [Finding(MANIFEST, "there is no checkpoint, and there has been one")]
+    return [Finding(MANIFEST, "there is no checkpoint, but there has been one")]
 
 
 class _Meter:

@@ -69,9 +69,7 @@ def decode_header(data: bytes | memoryview, name: str) -> Header:
     if crc != crc32c(data[: HEADER_BYTES - CRC.size]):
         raise Damaged(f"{name}: the header at position 0 does not match its checksum")
     if magic != MAGIC or version != VERSION:
-        raise StorageError(
-            f"{name}: format {version} is not known to this version", hint="open it with a newer Penstock"
-        )
+        raise StorageError(f"{name}: this version does not know format {version}", hint="open it with a newer Penstock")
     return Header(shard_id, incarnation, first_sequence)
 
 
@@ -135,10 +133,12 @@ class Scan:
 
     def describe(self) -> str:
         """Where the damage is and what is known to follow, for an error message."""
-        where = f"the frame of sequence {self.end_sequence} at position {self.end_position} is not sound"
+        where = f"the frame of sequence {self.end_sequence} at position {self.end_position} is damaged"
         if self.resume_sequence is None:
-            return f"{where}; no sound frame follows it in this file"
-        return f"{where}; sound frames go on with sequence {self.resume_sequence} at position {self.resume_position}"
+            return f"{where}; no intact frame follows it in this file"
+        return (
+            f"{where}; intact frames continue with sequence {self.resume_sequence} at position {self.resume_position}"
+        )
 
 
 def scan(
@@ -185,7 +185,7 @@ def position_after(data: memoryview, seed: int, first_sequence: int, sequence: i
     """Where the frame of a sequence ends in a file that may still be written; `Damaged` when it is not in it."""
     positions, _ = _sound_frames(data, seed, first_sequence, HEADER_BYTES, sequence)
     if first_sequence + len(positions) <= sequence:
-        raise Damaged(f"the journal file of sequence {first_sequence} has no sound frame {sequence}")
+        raise Damaged(f"the journal file of sequence {first_sequence} has no intact frame {sequence}")
     position = positions[sequence - first_sequence]
     return position + int(PREFIX.size) + int(PREFIX.unpack_from(data, position)[0])
 

@@ -473,7 +473,7 @@ class CurrentManifest:
         except FileNotFoundError:
             return None if self._disk.is_of_this_opening(name) else 0
         except (OSError, StorageError, Unavailable) as error:
-            logger.warning("%s is not needed and could not be removed: %s", name, error)
+            logger.warning("%s is no longer needed but could not be removed: %s", name, error)
             return None
         return length
 

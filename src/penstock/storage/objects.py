@@ -31,8 +31,10 @@ REQUEST_SECONDS: Final = 5.0  # without a byte
 TRIES: Final = 2
 INPUTS_MAX: Final = 256  # objects whose size is remembered
 
-_HINT: Final = "give s3://bucket/prefix?region=…, gs://bucket/prefix, file:///path, or the path of a directory"
-_RETRY_HINT: Final = "messages in sealed segments cannot be read until it answers; pushes go on, and sealing is retried"
+_HINT: Final = "use s3://bucket/prefix?region=…, gs://bucket/prefix, file:///path, or the path of a directory"
+_RETRY_HINT: Final = (
+    "messages in sealed segments cannot be read until it answers; pushes continue, and sealing is retried"
+)
 _REFUSALS: Final = re.compile(
     "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT"
     "|EXPIRED_TOKEN|INVALID_SIGNATURE|PERMANENT_REDIRECT|HTTP response code 40[13]|AccessDenied|[Pp]ermission denied"
@@ -75,26 +77,26 @@ def check_url(text: str) -> str:
     """The URL in the form in which it is kept: absolute, and without a secret."""
     url = text.strip() if isinstance(text, str) else ""
     if not url or "\0" in url:
-        raise InvalidField("segments: there is no location", hint=_HINT)
+        raise InvalidField("segments: no location is given", hint=_HINT)
     if has_secret(url):
         raise InvalidField(
             f"segments: {masked(url)} contains credentials",
-            hint="leave them out: they are taken from the environment, such as AWS_ACCESS_KEY_ID and "
+            hint="remove them: they are read from the environment, such as AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, from a profile, or from the machine's role",
         )
     if "://" not in url:
         return Path(url).expanduser().absolute().as_uri()
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise InvalidField(f"segments: {parts.scheme!r} of {url} is not a known kind of location", hint=_HINT)
+        raise InvalidField(f"segments: {parts.scheme!r} of {url} is not a supported location", hint=_HINT)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise InvalidField(f"segments: {url} is not an absolute path", hint="write file:///path")
     elif not parts.netloc and parts.scheme not in ("hdfs", "viewfs"):
-        raise InvalidField(f"segments: {url} names no bucket", hint=_HINT)
+        raise InvalidField(f"segments: {url} has no bucket", hint=_HINT)
     if parts.scheme == "s3":
         if "@" in parts.netloc:
-            raise InvalidField(f"segments: {masked(url)} names a user", hint=_HINT)
+            raise InvalidField(f"segments: {masked(url)} contains a user name", hint=_HINT)
         _s3_options(url)
     return url.rstrip("/") if not parts.query else url
 

@@ -77,7 +77,7 @@ def held(disk: Disk, now: int) -> Held:
         if pin is None:
             continue
         if pin.heartbeat_at < now - round(limits.segment_pin_seconds * 1_000_000):
-            logger.warning("pin %s was not renewed in time and is removed", entry)
+            logger.warning("pin %s was not renewed in time and was removed", entry)
             release(disk, entry.removesuffix(".json"))
             continue
         everything = everything or pin.files is None

@@ -73,7 +73,7 @@ class SegmentOptions(msgspec.Struct, frozen=True):
         is_number = isinstance(cache_bytes, int) and not isinstance(cache_bytes, bool)
         if not is_number or not 0 <= cache_bytes <= limits.segments_cache_bytes_max:
             expected = f"is not a number of bytes from 0 to {limits.segments_cache_bytes_max}"
-            raise InvalidField(f"segments_cache_bytes: {cache_bytes!r} {expected}", hint="0 keeps no cache")
+            raise InvalidField(f"segments_cache_bytes: {cache_bytes!r} {expected}", hint="0 disables the cache")
         return cls(url if url is None or url == LOCAL else check_url(str(url)), cache_bytes)
 
 
@@ -113,7 +113,7 @@ def read_book(disk: ReadableDisk) -> Book:
         raise Damaged(f"{BOOK_NAME} does not match its checksum")
     book = msgspec.json.decode(text, type=Book)
     if book.format != FORMAT:
-        raise StorageError(f"{BOOK_NAME}: format {book.format} is not known to this version")
+        raise StorageError(f"{BOOK_NAME}: this version does not know format {book.format}")
     return book
 
 
@@ -201,8 +201,8 @@ class Location:
             return self._asked(lambda: self._objects.read(self._key(PROOF), 0, CONTENT_BYTES))
         except FileNotFoundError:
             raise Unavailable(
-                f"segments: {self.entry.url} has nothing of this shard",
-                hint="is it mounted, and is it still the same bucket?",
+                f"segments: {self.entry.url} contains no data of this shard",
+                hint="check that it is mounted and still the same bucket",
             ) from None
 
     def set_owner(self, token: str) -> None:
@@ -414,7 +414,7 @@ class SegmentFiles(ReadableSegments):
         except Unavailable as error:
             if is_refusal(error):
                 raise
-            logger.warning("the location of sealed segments does not answer, and is tried again later: %s", error)
+            logger.warning("the location of sealed segments does not answer; retrying later: %s", error)
 
     def check_current(self) -> None:
         """Raise `Unavailable` when new files cannot be written, `DirectoryInUse` when another directory writes them."""
@@ -558,7 +558,7 @@ def cache_of(disk: Disk, bytes_max: int) -> BlockCache | None:
     try:
         return BlockCache(disk, bytes_max)
     except (PenstockError, OSError) as error:
-        logger.warning("there is no cache of segments: %s", error)
+        logger.warning("the segment cache is unavailable: %s", error)
         return None
 
 

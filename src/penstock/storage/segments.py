@@ -298,7 +298,7 @@ class SegmentStore:
         try:
             written, new = retention.rewrite(self._disk, self._reader, oldest, file, kept, since)
         except Damaged as error:
-            logger.warning("compaction leaves a damaged file as it is: %s", error)
+            logger.warning("compaction skipped a damaged file: %s", error)
             return [], Freed()
         files = {entry.name: entry for entry in written}
         gone = sorted(extent for extent in old if not live(extent))
@@ -339,7 +339,7 @@ class SegmentStore:
             return None
         data = self._disk.read(name)
         if crc32c(data) != file.crc32c:
-            logger.warning("%s does not match its checksum, and stays where it is", name)
+            logger.warning("%s does not match its checksum and was left in place", name)
             return None
         copy = msgspec.structs.replace(file, name=self._disk.next_name(file.table, file.first_sequence))
         self._disk.write_whole(copy.name, data)

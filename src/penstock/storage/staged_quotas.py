@@ -61,9 +61,9 @@ class StagedQuotas:
             room = bytes_max - self.used()[namespace]
         if room < more:
             raise QueueFull(
-                f"namespace {namespace!r} has {bytes_max - room:,} of {bytes_max:,} staged bytes and asks for "
+                f"namespace {namespace!r} has {bytes_max - room:,} of {bytes_max:,} staged bytes and needs "
                 f"{more:,} more: quota 'staged_bytes'",
-                hint="commit what is staged or discard it, or have the quota raised: penstock namespace create",
+                hint="commit or discard what is staged, or raise the quota with `penstock namespace create`",
             )
         self._rooms[namespace] = bytes_max, room - more
 

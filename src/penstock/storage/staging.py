@@ -125,7 +125,7 @@ class Staging:
         if self._room[0] < files or self._room[1] < more:
             raise TooLarge(
                 f"staged: over {limits.staged_files_total_max:,} files or {limits.staged_bytes_total_max:,} bytes",
-                hint="commit what is staged, or discard it",
+                hint="commit or discard what is staged",
             )
         self._room = self._room[0] - files, self._room[1] - more
 

@@ -83,7 +83,7 @@ def id_bytes(task_id: str) -> bytes:
     except ValueError:
         raw = b""
     if len(raw) != 16:
-        raise InvalidField(f"task_id: {task_id!r} is no UUID")
+        raise InvalidField(f"task_id: {task_id!r} is not a UUID")
     return raw
 
 

@@ -52,8 +52,8 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
     """The SQL term that an argument must meet, and the values that it names."""
     if not argument or len(argument) > LENGTH_MAX:
         raise InvalidField(
-            f"argument: must have from 1 to {LENGTH_MAX} characters, not {len(argument)}",
-            hint="a value, or a path and a value such as kwargs.to=a@b.c or args.0=7",
+            f"argument: must have 1 to {LENGTH_MAX} characters, not {len(argument)}",
+            hint="use a value, or a path and a value such as kwargs.to=a@b.c or args.0=7",
         )
     condition = _parsed(argument)
     values = {"argument": argument, "glimpse": _glimpse(condition.text), "escape": "\\u"}

@@ -150,7 +150,7 @@ class TaskIndex:
     def _continue(self, opened: Database) -> Follower:
         follower = Follower(opened, remembers=self._shard.store is not None, seals=self._seals)
         if opened.meta("position") is None or not self._is_of_this_journal(follower):
-            raise DatabaseBroken("it is not of this journal, or too far behind it")
+            raise DatabaseBroken("it does not belong to this journal, or is too far behind it")
         return follower
 
     def _is_of_this_journal(self, follower: Follower) -> bool:

@@ -80,7 +80,7 @@ class Calls:
     def after_first(self) -> Calls:
         """The calls of this function without its first parameter, which receives the parents' results."""
         if not self.positional and self.rest is None:
-            raise InvalidField(f"task {self.name!r}: it has no parameter that could take its parents' results")
+            raise InvalidField(f"task {self.name!r}: it has no parameter for the results of its parents")
         return Calls(self.name, self._function, self._hints, skip=1)
 
     @property
@@ -147,7 +147,7 @@ class Calls:
         for name, value, back in pairs:
             loss = loss_of(value, back, self._hints.get(name))
             if loss:
-                raise self._invalid(name, f"{loss}; annotate it more closely")
+                raise self._invalid(name, f"{loss}; use a more precise annotation")
 
     @cached_property
     def _may_lose(self) -> bool:
@@ -218,7 +218,7 @@ class Calls:
         names = {name: data for name, value in named.items() if (data := pieces.of(value)) is not None}
         if pieces.end != len(payload):
             needed = f"its arguments need {pieces.end:,}"
-            raise InvalidField(f"task {self.name!r}: it came with {len(payload):,} bytes, {needed}")
+            raise InvalidField(f"task {self.name!r}: it arrived with {len(payload):,} bytes, {needed}")
         emptied = b",".join(_EMPTY if index in places else bytes(value) for index, value in enumerate(listed))
         unnamed = {name: msgspec.Raw(_EMPTY) if name in names else value for name, value in named.items()}
         values, rest = self.decode(bound(first, b"[%b]" % emptied), msgspec.json.encode(unnamed))
@@ -266,7 +266,7 @@ class Calls:
             if parameter is None:
                 raise self._invalid(name, f"the function has no such parameter; it has {self._signature()}")
             if name in before and name in self.named:
-                raise self._invalid(name, "given twice, by place and by name")
+                raise self._invalid(name, "given twice, by position and by name")
             try:
                 values[name] = self._decoder_of(parameter).decode(data)
             except msgspec.MsgspecError as error:
@@ -284,7 +284,7 @@ class Calls:
         try:
             return readable(kind)
         except TypeError as error:
-            raise self._invalid(parameter.name, f"its annotation has no JSON: {error}") from None
+            raise self._invalid(parameter.name, f"its annotation cannot be expressed in JSON: {error}") from None
 
     # refusals
 

@@ -50,7 +50,7 @@ class Retry(EarlyEnd):
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
         self.delay = None if delay is None else check_seconds(delay, "delay")
-        self.reason = _reason(reason, "Retry(delay=3) waits for three seconds")
+        self.reason = _reason(reason, "use Retry(delay=3) to wait three seconds")
         super().__init__(reason or "the task asked to be retried")
 
 

@@ -66,7 +66,7 @@ def _state(value: Any) -> TaskState:
 def check_limit(value: Any) -> int | None:
     """How many jobs to list; None for all of them."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidField(f"limit: {value!r} is not a whole number from 1, nor None")
+        raise InvalidField(f"limit: {value!r} is neither a whole number from 1 nor None")
     return value
 
 

@@ -31,7 +31,7 @@ def encode_more(value: Any) -> Any:
         data = adapter.dump_python(value, mode="json")
         if adapter.validate_python(data) == value:
             return data
-        raise TypeError(f"{type(value).__name__} does not come back from JSON as it is")
+        raise TypeError(f"{type(value).__name__} does not survive a JSON round trip")
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain.__str__(value) if plain is str else plain(value)
@@ -63,7 +63,7 @@ def _dumped(value: Any) -> Any:
         changed = [name for name in names if getattr(back, name, None) != getattr(value, name, None)]
         problem = f"what is in {', '.join(changed) or 'its private attributes'} would be lost"
     raise TypeError(
-        f"{kind.__name__} does not come back from JSON as it is: {problem}; pass what is secret or excluded by itself"
+        f"{kind.__name__} does not survive a JSON round trip: {problem}; pass secret or excluded fields separately"
     )
 
 
@@ -78,7 +78,7 @@ def _decode_more(kind: type, value: Any) -> Any:
         return kind(value)
     if (adapter := _adapter_of(kind)) is not None:
         return adapter.validate_json(msgspec.json.encode(value))
-    raise TypeError(f"{kind.__name__} cannot be made from JSON")
+    raise TypeError(f"{kind.__name__} cannot be built from JSON")
 
 
 def _adapter_of(kind: type) -> Any:
@@ -145,7 +145,7 @@ def written(value: Any, what: str) -> bytes:
     try:
         return encode(value)
     except NOT_JSON as error:
-        raise InvalidField(f"{what}: {error}", hint="use what JSON can hold, or None") from None
+        raise InvalidField(f"{what}: {error}", hint="use a JSON value, or None") from None
 
 
 def local_hints_of(function: Any, names: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
-        hint = "define what it names in the module, or before the task"
+        hint = "define the name in the module, before the task"
         raise InvalidField(f"{function.__qualname__}: an annotation cannot be resolved: {error}", hint=hint) from None
 
 

@@ -75,8 +75,10 @@ class LocalApp(App):
                     self._finish(run, run.ending())
                 elif _is_on_a_loop():
                     self._finish(run, Ending("released"))
-                    hint = "await app.arun_pending() instead"
-                    raise InvalidField(f"task {run.task.name!r} is async, and an event loop runs here", hint=hint)
+                    hint = "use await app.arun_pending() instead"
+                    raise InvalidField(
+                        f"task {run.task.name!r} is async, and an event loop is already running", hint=hint
+                    )
                 else:
                     self._finish(run, runner.run(run.aending()))
                 runs += 1
@@ -140,7 +142,7 @@ class LocalApp(App):
 def standing_in(app: App) -> Iterator[LocalApp]:
     """A local app with the tasks of another one, whose calls it takes meanwhile."""
     if app.stand_in is not None:
-        raise TaskConflict("the app is being tested already", hint="leave one block before the next")
+        raise TaskConflict("the app is already being tested", hint="leave one block before you enter the next")
     local = LocalApp(queue=app.queue_default, middleware=app.middleware)
     local._tasks = app._tasks
     for name, options in app.declarations.queues.items():

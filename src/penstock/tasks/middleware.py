@@ -43,7 +43,9 @@ def checked_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ..
     """As given, when it is nothing but middleware."""
     for item in middleware:
         if not isinstance(item, Middleware):
-            raise InvalidField(f"middleware: {item!r} is none", hint="pass objects whose class derives from Middleware")
+            raise InvalidField(
+                f"middleware: {item!r} is not a Middleware", hint="pass objects whose class derives from Middleware"
+            )
     return tuple(middleware)
 
 
@@ -53,4 +55,4 @@ def run_after(middleware: Sequence[Middleware], context: TaskContext, ending: En
         try:
             item.after(context, ending)
         except Exception:
-            logger.exception("after() of %s failed; task %s has ended all the same", type(item).__name__, context.id)
+            logger.exception("after() of %s failed; task %s has ended nevertheless", type(item).__name__, context.id)

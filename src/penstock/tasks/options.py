@@ -143,7 +143,7 @@ def unique_of(value: Any) -> dict[str, Any]:
         return {"unique": bool(value), "unique_seconds": None}
     seconds = check_seconds(value, "unique")
     if not seconds:
-        raise InvalidField("unique: 0 seconds would hold for nobody", hint="say True, or a number of seconds above 0")
+        raise InvalidField("unique: 0 seconds would have no effect", hint="use True, or a number of seconds above 0")
     return {"unique": True, "unique_seconds": seconds}
 
 
@@ -165,7 +165,7 @@ def task_id_of(value: Any, name: str = "task_id") -> str:
     try:
         return str(value if isinstance(value, UUID) else UUID(value))
     except (ValueError, TypeError, AttributeError):
-        raise InvalidField(f"{name}: {value!r} is not a UUID", hint="uuid.uuid4() makes one") from None
+        raise InvalidField(f"{name}: {value!r} is not a UUID", hint="create one with uuid.uuid4()") from None
 
 
 def _timeout(value: Any) -> float | None:
@@ -173,7 +173,7 @@ def _timeout(value: Any) -> float | None:
         return None
     seconds = check_seconds(value, "timeout")
     if not seconds:
-        raise InvalidField("timeout: 0 would end every run before it begins", hint="use None for no limit")
+        raise InvalidField("timeout: 0 would end every run at once", hint="use None for no limit")
     return seconds
 
 
@@ -213,7 +213,7 @@ def _word(name: str, words: Any) -> Callable[[Any], Any]:
 
     def check(value: Any) -> Any:
         if value not in known and not (value is None and name == "takes"):
-            raise InvalidField(f"{name}: {value!r} is not a choice", hint=suggestion(str(value), known))
+            raise InvalidField(f"{name}: {value!r} is not a valid choice", hint=suggestion(str(value), known))
         return value
 
     return check
@@ -222,7 +222,7 @@ def _word(name: str, words: Any) -> Callable[[Any], Any]:
 def _errors(value: Any) -> tuple[type[BaseException], ...]:
     kinds = value if isinstance(value, tuple | list) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise InvalidField(f"fatal: {value!r} is not a class of errors, nor some of them")
+        raise InvalidField(f"fatal: {value!r} is neither an exception class nor a tuple of them")
     return tuple(kinds)
 
 

@@ -119,7 +119,7 @@ def _begin(task: AnyTask, envelope: Envelope, context: TaskContext) -> tuple[lis
 def unknown(envelope: Envelope, known: Collection[str]) -> Ending:
     """A kind of task that is not registered here. It fails, and is retried: another worker may know it."""
     names = ", ".join(sorted(known)) or "none"
-    hint = "start a worker whose app has it; names are those of @app.task(name=…)"
+    hint = "start a worker whose app declares it; names are those of @app.task(name=…)"
     return ending(
         InvalidField(f"task_type: {envelope.task_type!r} is not a task of this app; known: {names}", hint=hint)
     )

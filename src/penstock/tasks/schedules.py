@@ -33,13 +33,15 @@ def spec_of(
             raise InvalidField(f"{field}: {value!r} is not text")
     _check_ticks(name, cron, timezone)
     if missed not in get_args(MissedPolicy):
-        raise InvalidField(f"missed: {missed!r} is not a choice", hint=suggestion(str(missed), get_args(MissedPolicy)))
+        raise InvalidField(
+            f"missed: {missed!r} is not a valid choice", hint=suggestion(str(missed), get_args(MissedPolicy))
+        )
     configured, args, kwargs = _parts(source)
     task, options = configured.task, configured.chosen
     _check(name, options)
     if task.app.signer is not None:
-        hint = "submit it from a program that has the key, such as a cron job of the system"
-        raise InvalidField(f"schedule {name!r}: the broker submits its tasks, and cannot sign them", hint=hint)
+        hint = "submit it from a program that has the key, such as a system cron job"
+        raise InvalidField(f"schedule {name!r}: the broker submits its tasks and cannot sign them", hint=hint)
     is_plain_function = not args and not kwargs
     if is_plain_function and not task.takes_nothing:
         hint = "give the parameters defaults, or schedule a step: app.schedule(name, cron, task.s(…))"
@@ -86,4 +88,4 @@ def _check_ticks(name: str, cron: str, timezone: str) -> None:
 def _check(name: str, options: TaskOptions) -> None:
     for field in _NOT_FOR_SCHEDULES:
         if getattr(options, field) != getattr(TaskOptions(), field):
-            raise InvalidField(f"schedule {name!r}: {field} has no meaning for a task that the clock submits")
+            raise InvalidField(f"schedule {name!r}: {field} cannot be used with a schedule")

@@ -124,7 +124,7 @@ class Sessions:
                 raise inherited("what this App keeps its tasks in")  # a directory that is held, or memory
             self._forget()  # the locks too may be held by threads that were not forked
         if self._is_closed:
-            raise Closed("this App is closed", hint="make a new App")
+            raise Closed("this App is closed", hint="create a new App")
 
     def reopen(self) -> None:
         """May be used again after it was closed."""

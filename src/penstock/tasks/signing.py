@@ -31,7 +31,7 @@ class Signer:
     def __init__(self, keys: Key | Sequence[Key]) -> None:
         chosen = [keys] if isinstance(keys, bytes | str | Path) else list(keys)
         if not chosen:
-            raise InvalidField("sign: there is no key in the list")
+            raise InvalidField("sign: the list of keys is empty")
         self._keys = [_loaded(key) for key in chosen]
 
     def __repr__(self) -> str:
@@ -89,5 +89,5 @@ def _loaded(key: Key) -> bytes:
         except OSError as error:
             raise InvalidField(f"sign: {path} cannot be read: {error.strerror}") from None
     if len(key) < KEY_BYTES_MIN:
-        raise InvalidField(f"sign: a key has at least {KEY_BYTES_MIN} bytes, not {len(key)}")
+        raise InvalidField(f"sign: a key needs at least {KEY_BYTES_MIN} bytes, not {len(key)}")
     return key

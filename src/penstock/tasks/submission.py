@@ -59,7 +59,7 @@ class Declarations(AsyncDeclarationsCalls, DeclarationsCalls):
         if options:
             queue_options(options)
             if known and known != options:
-                raise InvalidField(f"queue {name!r}: it is declared already, with other options")
+                raise InvalidField(f"queue {name!r}: already declared, with other options")
             self._waiting.add(name)
         self.queues[name] = options or known or {}
         return QueueDeclaration(name, self.queues[name])
@@ -95,8 +95,8 @@ def registered(app: App, function: Any, declared: Mapping[str, Any], names: Mapp
     if not callable(function) or inspect.isclass(function):
         raise InvalidField(f"task: {function!r} is not a function", hint="write @app.task, or @app.task(queue=…)")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        hint = "return a list, or tell values with current_task().progress(…)"
-        raise InvalidField(f"task: {function!r} is a generator, whose values nobody would ask for", hint=hint)
+        hint = "return a list, or report values with current_task().progress(…)"
+        raise InvalidField(f"task: {function!r} is a generator, which a task cannot be", hint=hint)
     check_known(declared, DECLARED_OPTIONS)
     options = {name: value for name, value in declared.items() if name not in (*_OF_SCHEDULES, "name")}
     for word in ("key", "unique_key"):
@@ -115,7 +115,7 @@ def registered(app: App, function: Any, declared: Mapping[str, Any], names: Mapp
             spec_of(task, task.name, **{key: declared[key] for key in _OF_SCHEDULES if key in declared})
         )
     elif "timezone" in declared or "missed" in declared:
-        raise InvalidField(f"task {task.name!r}: timezone and missed say how cron is meant, which is not given")
+        raise InvalidField(f"task {task.name!r}: timezone and missed need cron, which is not given")
     app.declarations.queue(defaults.queue, {})
     return task
 

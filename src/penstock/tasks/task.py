@@ -80,7 +80,7 @@ class Configured(Generic[P, T]):
         task = self.task.app.sender.through(self.submission(args, kwargs))
         if not task.is_plain:
             raise InvalidField(
-                f"task {self.task.name!r}: what is unique or has parents cannot be part of a transaction"
+                f"task {self.task.name!r}: a task that is unique or has parents cannot be part of a transaction"
             )
         transaction.push_many(task.queue, tasks_batch([task]))
         return self._job(task.task_id)
@@ -228,7 +228,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
         size, most = memoryview(value).nbytes if is_bytes else len(data), limits.task_result_bytes_range[1]
         if size > most:
             hint = "store it elsewhere and return its address"
-            raise TooLarge(f"task {self.name!r}, result: {size:,} bytes are more than {most:,}", hint=hint)
+            raise TooLarge(f"task {self.name!r}, result: {size:,} bytes is over the limit of {most:,}", hint=hint)
         return data
 
     def decode_result(self, data: bytes) -> T:
@@ -242,7 +242,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
             result: T = self._result.decode(data)
         except msgspec.ValidationError as error:
             raise InvalidField(
-                f"task {self.name!r}, result: {error}", hint="it is not what the function promises"
+                f"task {self.name!r}, result: {error}", hint="it does not match the function's return annotation"
             ) from None
         return result
 

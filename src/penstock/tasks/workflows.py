@@ -58,11 +58,11 @@ class Plan:
     def submissions(self) -> tuple[App, list[TaskSubmission]]:
         """All of it, checked as a whole."""
         if self.app is None:
-            raise InvalidField("workflow: it has no tasks", hint="give it at least one step: chain(task.s(…))")
+            raise InvalidField("workflow: has no tasks", hint="give it at least one step: chain(task.s(…))")
         awaited = {parent for _, made in self.tasks for parent in made.depends_on}
         for task, made in self.tasks:
             if made.unique_key is not None and made.task_id in awaited:
-                problem = "it is unique, and others wait for it: another task might stand in its place"
+                problem = "a unique task cannot have tasks that depend on it: an earlier task might be used instead"
                 raise InvalidField(f"workflow: task {task.name!r}: {problem}", hint="use options(unique=False)")
         through = self.app.sender.through
         return self.app, [through(made) for _, made in self.tasks]
@@ -73,7 +73,7 @@ class Part(Generic[T]):
 
     def place(self, plan: Plan, before: Before) -> Before:
         """Put its tasks into the plan, behind those before; what comes next waits for what is returned."""
-        raise TypeError(f"{type(self).__name__} is no part of a workflow")
+        raise TypeError(f"{type(self).__name__} cannot be part of a workflow")
 
     def __or__(self, other: Part[U]) -> Chain[U]:
         return Chain((self, other))
@@ -204,7 +204,7 @@ class Graph(Flow[Any]):
                 if parent not in self._nodes:
                     known = ", ".join(self._nodes)
                     raise InvalidField(
-                        f"graph: {name!r} is after {parent!r}, which is not there", hint=f"known: {known}"
+                        f"graph: {name!r} is after {parent!r}, which does not exist", hint=f"known: {known}"
                     )
         try:
             return list(TopologicalSorter({name: after for name, (_, after) in self._nodes.items()}).static_order())
@@ -258,7 +258,7 @@ def _part(value: Any) -> Part[Any]:
 
 def _no_part(value: Any) -> InvalidField:
     return InvalidField(
-        f"workflow: {value!r} is no part of one", hint="a step is task.s(…); it is not called or enqueued"
+        f"workflow: {value!r} cannot be part of a workflow", hint="use task.s(…); do not call or enqueue the task"
     )
 
 

@@ -168,13 +168,11 @@ class Splitter:
         if length > self._frame_bytes_max:
             first = data[position : position + 4]
             if first in _HTTP_METHODS:
-                raise BadRequest(
-                    "this is HTTP, on the port of the TCP protocol", hint="HTTP has a port of its own: 7711"
-                )
+                raise BadRequest("this is HTTP on the TCP port", hint="the HTTP port is 7711 by default")
             if first == b"HTTP":
                 raise BadRequest(
-                    "HTTP is spoken there, not the TCP protocol",
-                    hint="the URL of an HTTP port begins with http://; the TCP port is 7710 unless set otherwise",
+                    "the server speaks HTTP, not the TCP protocol",
+                    hint="use an http:// URL for an HTTP port; the TCP port is 7710 by default",
                 )
             raise BadRequest(f"a frame of {length:,} bytes is over the limit of {self._frame_bytes_max:,}")
         if length < (1 if kind < BINARY_FROM else 5):

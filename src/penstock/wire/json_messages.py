@@ -199,7 +199,7 @@ def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
 def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
     is_json = message.payload is not UNSET
     if is_json == (message.payload_base64 is not None):
-        both = "both are there" if is_json else "neither is there"
+        both = "both are given" if is_json else "neither is given"
         raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")
     if is_json:
         kind = _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.JSON]]
@@ -217,8 +217,8 @@ def _text_of(message: NewMessage, row: int) -> bytes:
     try:
         return msgspec.json.decode(cast(msgspec.Raw, message.payload), type=str).encode()
     except (msgspec.DecodeError, UnicodeEncodeError):
-        problem = f"item {row}: payload: with content_type text/plain it is a JSON string"
-        raise InvalidField(problem, hint="leave out content_type to push JSON") from None
+        problem = f"item {row}: payload: with content_type text/plain it must be a JSON string"
+        raise InvalidField(problem, hint="omit content_type to push JSON") from None
 
 
 def _ttls(messages: Sequence[NewMessage]) -> fields.Field:
@@ -520,7 +520,7 @@ def settling_of(request: Settle | SettlePart) -> Settling:
 def lease_of(request: Settle) -> int | None:
     """The lease that is meant; None when it is receipts instead."""
     if (request.receipts is None) == (request.lease_id is None):
-        which = "neither is there" if request.receipts is None else "both are there"
+        which = "neither is given" if request.receipts is None else "both are given"
         raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
     return None if request.lease_id is None else int(request.lease_id, 16)
 

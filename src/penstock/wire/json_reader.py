@@ -325,9 +325,9 @@ class Reader(Generic[T]):
         except UnicodeDecodeError as error:
             raise BadRequest(f"body: byte {error.start} is not UTF-8", hint="send JSON in UTF-8") from None
         except RecursionError:
-            raise BadRequest("body: the JSON is nested too deeply", hint="send it as text or bytes") from None
+            raise BadRequest("body: the JSON is nested too deeply", hint="send the payload as text or bytes") from None
         except msgspec.DecodeError as error:
-            what = f"body: {_lower(str(error))}" if body else "body: it is empty; JSON is expected"
+            what = f"body: {_lower(str(error))}" if body else "body: empty; JSON is expected"
             raise BadRequest(what, hint=f"send JSON, such as {refusals.example(self.kind)}") from None
 
     def _decode(self, body: bytes) -> T:

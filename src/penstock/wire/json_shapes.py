@@ -204,14 +204,14 @@ KINDS: Final[dict[Any, Kind]] = {
 def _array(json: Raw) -> bytes:
     text = bytes(json)
     if not text.startswith(b"["):
-        raise InvalidField("args: it is not an array", hint='positional arguments are an array: [1, "two"]')
+        raise InvalidField("args: not an array", hint='positional arguments are an array: [1, "two"]')
     return text
 
 
 def _object(json: Raw) -> bytes:
     text = bytes(json)
     if not text.startswith(b"{"):
-        raise InvalidField("kwargs: it is not an object", hint='arguments by name are an object: {"to": "ann"}')
+        raise InvalidField("kwargs: not an object", hint='named arguments are an object: {"to": "ann"}')
     return text
 
 

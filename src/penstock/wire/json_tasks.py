@@ -118,7 +118,7 @@ def submission_of(task: Any, new_id: str, place: str = "", trace: str | None = N
     if task.deliver_at is not None and to_micros(task.deliver_at, "deliver_at") > limits.instant_us_max:
         raise InvalidField(f"{place}deliver_at: {task.deliver_at} is after the year 9999")
     if task.unique_ms is not None and task.unique_key is None:
-        raise InvalidField(f"{place}unique_ms: it says how long a unique_key holds, and there is none")
+        raise InvalidField(f"{place}unique_ms: needs unique_key")
     known = {"task_id": task.task_id or new_id, "is_named": task.task_id is not None, "trace": task.trace or trace}
     return _placed(NEW_TASK, task, place, known)
 
@@ -129,7 +129,10 @@ def finish_of(run: Any, place: str = "") -> Finish:
     if run.result_base64 is UNSET:
         return finish
     if run.result is not UNSET:
-        raise InvalidField(f"{place}result: both are there", hint="give either result (JSON) or result_base64 (bytes)")
+        raise InvalidField(
+            f"{place}result: result and result_base64 are both given",
+            hint="give either result (JSON) or result_base64 (bytes)",
+        )
     return structs.replace(finish, result=result_of_bytes(run.result_base64))
 
 

@@ -254,7 +254,7 @@ def content_type_of(data: bytes, start: int, stop: int) -> ContentType:
     try:
         return ContentType(data[start])
     except ValueError:
-        raise BadRequest(f"PUSH_TYPED: {data[start]} is no content type") from None
+        raise BadRequest(f"PUSH_TYPED: {data[start]} is not a content type") from None
 
 
 def encode_push(head: PushHead) -> bytes:

@@ -65,7 +65,7 @@ def load_app(path: str) -> Any:
             raise InvalidField(f"app: {module_name} has no {name!r}", hint=hint)
         app = getattr(app, part)
     if not isinstance(app, App):
-        raise InvalidField(f"app: {path} is a {type(app).__name__}", hint="name a penstock.App")
+        raise InvalidField(f"app: {path} is a {type(app).__name__}", hint="give the path of a penstock.App")
     return app
 
 
@@ -94,7 +94,7 @@ def _import_module(name: str) -> Any:
 def _module_hint(name: str) -> str:
     """The module may be misspelt, or be elsewhere."""
     here = [path.stem for path in islice(Path().glob("*.py"), MODULES_COMPARED_MAX)]
-    return likeness(name, here) or "start it in the directory that holds the module, or install the package"
+    return likeness(name, here) or "run it in the directory that contains the module, or install the package"
 
 
 def _import_failed(name: str, error: Exception) -> InvalidField:
@@ -105,7 +105,7 @@ def _import_failed(name: str, error: Exception) -> InvalidField:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
         what, place = str(error), f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
-    hint = "repair the module; the worker imports it as Python would"
+    hint = "fix the module; the worker imports it like Python does"
     return InvalidField(f"app: {name} cannot be imported: {type(error).__name__}: {what}{place}", hint=hint)
 
 
@@ -133,7 +133,7 @@ async def _run(make: Callable[[], Worker]) -> None:
     finally:
         await worker.app.aclose()
     if worker.wants_restart:
-        logger.warning("started again, since too many runs could not be interrupted")
+        logger.warning("restarted: too many runs could not be interrupted")
         logging.shutdown()
         sys.stdout.flush()
         # The same command in this process's place: nothing else ends a thread.
@@ -155,7 +155,7 @@ def _handle_signals(worker: Worker) -> None:
         if count >= SIGNALS_MAX:
             os._exit(128 + number)
         if count > 1:
-            logger.warning("a second signal: what runs is given back")
+            logger.warning("second signal: running tasks return to their queues")
         worker.stop()
         if number == signal.SIGINT:
             worker.send_sigint()

@@ -45,7 +45,7 @@ STARTS_MAX: Final = 64  # in one turn of the loop
 KEY_OR_TRACE: Final = layout.KEY | layout.TRACE
 RELEASED: Final = Ending("released")
 SLOT_TAKEN: Final = "a run cannot be interrupted: its slot stays taken"
-SLOT_REPLACED: Final = "a run cannot be interrupted: its slot is given to others"
+SLOT_REPLACED: Final = "a run cannot be interrupted: its slot is reused"
 GRACE_US: Final = 5_000_000  # for a run that was interrupted to clean up
 
 
@@ -194,7 +194,7 @@ class Dispatcher:
         return run
 
     def _report_unknown(self, run: Run) -> None:
-        logger.warning("unknown task type: retried later, maybe by a worker that knows it", extra=run.fields())
+        logger.warning("unknown task type: retried later, possibly by a worker that knows it", extra=run.fields())
         self.failed += 1
         delay = min(UNKNOWN_SECONDS * 2.0 ** min(run.attempt - 1, 16), UNKNOWN_SECONDS_MAX)
         ending = unknown(run.envelope, list(self._tasks))
@@ -384,7 +384,7 @@ class Dispatcher:
     def lease_lost(self, lease: Lease) -> None:
         """Interrupt the runs of a lease that is gone: somebody else may be running their tasks."""
         for run in [run for run in self.runs if run.lease is lease]:
-            logger.warning("the lease is lost", extra=run.fields(stage=run.stage.value))
+            logger.warning("the lease was lost", extra=run.fields(stage=run.stage.value))
             self.interrupt(run, InterruptReason.LEASE_LOST)
 
     def cancel(self, task_ids: Iterable[str]) -> None:
@@ -394,7 +394,7 @@ class Dispatcher:
             if run.interrupt_reason is None:
                 logger.info("cancelled", extra=run.fields(stage=run.stage.value))
                 if not self.interrupt(run, InterruptReason.CANCELLED):
-                    logger.warning("a cancelled run goes on: threads cannot be interrupted", extra=run.fields())
+                    logger.warning("a cancelled run continues: threads cannot be interrupted", extra=run.fields())
 
     def give_back(self, since: int) -> int:
         """Release what was buffered at that time and still is; how many."""
@@ -488,5 +488,5 @@ class BufferTimeout:
     def tick(self, now: int) -> None:
         given_back = self._dispatcher.give_back(now - BUFFER_US)
         if given_back:
-            logger.info("given back, since all slots are taken", extra={"tasks": given_back})
+            logger.info("returned: all slots are taken", extra={"tasks": given_back})
         self.next_at = NEVER

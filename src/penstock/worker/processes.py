@@ -158,9 +158,9 @@ class Guardian:
         try:
             self.start()
         except OSError:
-            logger.exception("the guardian of processes ended, and no other could be started", extra={"how": how})
+            logger.exception("the process supervisor ended and could not be restarted", extra={"how": how})
         else:
-            logger.warning("the guardian of processes ended: another was started", extra={"how": how})
+            logger.warning("the process supervisor ended and was restarted", extra={"how": how})
 
 
 class ChildProcess:
@@ -280,7 +280,7 @@ class ChildProcess:
             for frame in self._frames.feed(data):
                 self._receive(frame)
         except ValueError:
-            logger.exception("a process sent an invalid frame: it is killed", extra={"pid": self.pid})
+            logger.exception("killed a process that sent an invalid frame", extra={"pid": self.pid})
             self._loop.remove_reader(self._socket.fileno())
             self.kill()
             return False
@@ -303,7 +303,7 @@ class ChildProcess:
         if frame.run not in self._dropped:  # logged once: a thread that was left behind may send many
             self._dropped.add(frame.run)
             extra = {"frame": type(frame).__name__, "run": frame.run, "pid": self.pid}
-            logger.warning("a frame of another run was dropped", extra=extra)
+            logger.warning("dropped a frame of another run", extra=extra)
 
     # the end
 

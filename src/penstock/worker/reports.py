@@ -124,7 +124,9 @@ class FinishReporter:
 
     def reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
         """Reject a message that is not a task, or not one to be run: no id of it can be trusted to finish it by."""
-        logger.error("not run: the message becomes a dead letter", extra={"receipt": str(receipt), "error": error})
+        logger.error(
+            "not run: moving the message to the dead-letter queue", extra={"receipt": str(receipt), "error": error}
+        )
         self._spawner.spawn(self._reject(lease, receipt, error))
 
     async def _reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
@@ -179,7 +181,7 @@ class FinishReporter:
                 return await self._session.execute(ops.FinishTasks(finishes))
             except ServerError as error:
                 extra = {"results": len(self), "error": str(error)}
-                logger.warning("results are kept until the broker answers", extra=extra)
+                logger.warning("the broker does not answer; results are kept until it does", extra=extra)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 

@@ -55,7 +55,7 @@ def settings(
         raise InvalidField(f"queues: {queues!r} is not a list of names", hint=f"write [{queues!r}]")
     names = tuple(dict.fromkeys(check_name(name) for name in queues))
     if not names:
-        raise InvalidField("queues: none", hint="declare a task, or name the queues to work on")
+        raise InvalidField("queues: none", hint="declare a task, or give the queues to work on")
     count = _whole(concurrency, "concurrency", 1, CONCURRENCY_MAX)
     thread_count = min(count, THREADS_MAX) if threads is None else _whole(threads, "threads", 1, THREADS_MAX)
     lease = check_seconds(lease_seconds, "lease_seconds", limits.lease_seconds_max)

@@ -207,7 +207,7 @@ class Worker:
         self.app = app
         self.settings = settings(app.queues if queues is None else queues, **options)
         if self.settings.processes and not app_path:
-            raise InvalidField("processes: they must import the app", hint="pass app_path, such as 'myapp:app'")
+            raise InvalidField("processes: the app must be importable", hint="pass app_path, such as 'myapp:app'")
         self._hello = Hello(app_path or "", app_url, [path for path in sys.path if path], app_logs)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
@@ -231,13 +231,15 @@ class Worker:
         if self._stopped.is_set():
             return
         if news.requested == "stop":
-            logger.info("stopping, as an operator wants it")
+            logger.info("stopping, as requested by an operator")
             if news.grace_seconds is not None:
                 self._stop_seconds = news.grace_seconds
             self.stop()
         elif (news.requested == "quiet") != self.runtime.heartbeat.is_quiet:
             is_quiet = news.requested == "quiet"
-            logger.info("quiet, as an operator wants it" if is_quiet else "working again, as an operator wants it")
+            logger.info(
+                "quiet, as requested by an operator" if is_quiet else "working again, as requested by an operator"
+            )
             self.runtime.set_quiet(is_quiet)
 
     def send_sigint(self) -> None:
@@ -309,7 +311,9 @@ class Worker:
         await self._wait(dispatcher.is_done, self._stop_seconds)
         self.has_interrupted = bool(dispatcher.runs)
         if not dispatcher.is_done():
-            logger.warning("interrupting what still runs: it is given back", extra={"running": dispatcher.running})
+            logger.warning(
+                "interrupting running tasks and returning them to their queues", extra={"running": dispatcher.running}
+            )
             dispatcher.interrupt_all()
             await self._wait(dispatcher.is_done, INTERRUPT_SECONDS, is_patient=True)
         dispatcher.give_up_all()
@@ -345,7 +349,7 @@ class Worker:
                 await self.runtime.session.execute(ops.ForgetWorker(self.settings.worker_id))
         except (PenstockError, TimeoutError) as error:
             extra = {"error": str(error) or "no reply"}
-            logger.warning("the broker could not be notified that the worker stops", extra=extra)
+            logger.warning("could not notify the broker that the worker stops", extra=extra)
 
 
 def _raise_first(done: asyncio.Future[Any]) -> None:

@@ -109,7 +109,7 @@ class StageRunner:
         if stage.stream.key is not None and source.partitions != 1:
             raise InvalidField(
                 f"key_by: queue {stage.stream.source!r} has several partitions, so a key may be in more than one",
-                hint="first a stage with key_by(…).to(…), then one that begins with the queue it writes",
+                hint="first run a stage with key_by(…).to(…), then one that starts from the queue it writes to",
             )
         options = {**STATE_OPTIONS, "partitions": source.partitions}
         try:
@@ -118,8 +118,8 @@ class StageRunner:
             known = await self._session.execute(ops.GetOptions(stage.state_queue))
             if known.partitions != source.partitions:
                 raise InvalidField(
-                    f"name: stage {stage.name!r} was begun when its source had {known.partitions} partitions",
-                    hint="keys have moved to other partitions since: run it under another name",
+                    f"name: stage {stage.name!r} was started when its source had {known.partitions} partitions",
+                    hint="keys have since moved to other partitions: run it under another name",
                 ) from None
 
     # state

@@ -84,7 +84,7 @@ class StoredError(TaskError):
             if issubclass(type(found), type) and issubclass(found, BaseException):
                 return cast("type[BaseException]", found)
             break
-        raise ImportError(f"{self.exception_class_path!r} is no exception of a module that is loaded")
+        raise ImportError(f"{self.exception_class_path!r} is not an exception of a loaded module")
 
 
 def new_result(task: Any, id: str, status: Any, backend: str, args: Any, kwargs: Any, **known: Any) -> Any:

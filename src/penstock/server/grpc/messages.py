@@ -48,9 +48,7 @@ def batch_of(request: pb.PushRequest) -> Batch:
     """The messages of a push, however they came."""
     names = [name for name in ("messages", "payloads", "batch") if getattr(request, name)]
     if len(names) > 1:
-        raise InvalidField(
-            f"push: {' and '.join(names)} are both there", hint="messages, payloads or a batch: one of them"
-        )
+        raise InvalidField(f"push: {' and '.join(names)} are both set", hint="use one of messages, payloads and batch")
     if request.batch:
         return Batch.parse(request.batch, validate=True)
     if not request.messages:
@@ -161,7 +159,7 @@ def partition_of(request: pb.PushRequest, batch: Batch) -> Any:
     """Where the messages want to go: all to one partition, or each to its own."""
     if request.HasField("partition"):
         if batch.partitions is not None:
-            raise InvalidField("partition: it is there for the push and for single messages", hint="one of the two")
+            raise InvalidField("partition: set both for the push and for single messages", hint="use one of them")
         return fields.partitions([request.partition])[0]  # type: ignore[index]
     return batch.partitions
 
@@ -306,7 +304,7 @@ def settling(settlement: pb.Settlement) -> Settling:
         case "snooze":
             return validation.settling(Outcome.SNOOZED, settlement.snooze.delay_ms / 1000)
         case _:
-            raise InvalidField("how: it is not set", hint="one of ack, nack, reject, release, snooze")
+            raise InvalidField("how: not set", hint="use one of ack, nack, reject, release, snooze")
 
 
 def lease_seconds(request: pb.ExtendRequest) -> float:
@@ -330,7 +328,7 @@ def _checked(settlements: Sequence[pb.Settlement]) -> list[tuple[pb.Settlement, 
     checked = [(settlement, settling(settlement)) for settlement in settlements]
     for settlement in settlements:
         if bool(settlement.lease_id) == bool(settlement.receipts):
-            raise InvalidField("settle: it takes receipts or a lease_id", hint="one of the two")
+            raise InvalidField("settle: needs either receipts or a lease_id", hint="use one of them")
     _check_count("settle", sum(len(settlement.receipts) or 1 for settlement in settlements))
     return checked
 

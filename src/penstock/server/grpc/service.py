@@ -275,7 +275,7 @@ class Handlers:
         client = Client(logins.stranger, name, address, "grpc")
         if client.principal is NOBODY:
             if sum(key == "authorization" for key, _ in context.invocation_metadata() or ()) > 1:
-                raise BadRequest("authorization: it is there more than once")
+                raise BadRequest("authorization: sent more than once")
             header = named.get("authorization", "")
             certified = None if header else logins.by_certificate(_names_of(context))
             principal = certified or logins.by_token(bearer(header) if header else "", address, "grpc")
@@ -321,8 +321,8 @@ async def _abort(broker: Broker, context: Any, method: str, error: Exception) ->
     if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
         raise error  # the call is over already
     if not isinstance(error, PenstockError):
-        logger.error("a fault in %s", method, exc_info=error)
-        error = Internal(f"the broker failed in {method}")
+        logger.error("internal error in %s", method, exc_info=error)
+        error = Internal(f"internal error in {method}")
     broker.count_rest(error)
     reply = to_reply(error)
     about = [("penstock-code", reply.code), ("penstock-hint", _ascii(reply.hint))]

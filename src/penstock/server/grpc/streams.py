@@ -110,9 +110,9 @@ class Conversation(DeliveryStream):
                     self._answering.add(task)
                     task.add_done_callback(self._answering.discard)
                 case "open":
-                    raise InvalidField("open: this stream is open already", hint="open another stream")
+                    raise InvalidField("open: this stream is already open", hint="open another stream")
                 case _:
-                    raise BadRequest("stream: the request says nothing", hint="credit, settle or extend")
+                    raise BadRequest("stream: the request is empty", hint="send credit, settle or extend")
         except PenstockError as error:
             self._refuse(request.id, error)
 

@@ -139,7 +139,9 @@ def _run(run: pb.FinishedRun, place: str) -> Finish:
     if not run.HasField("result_bytes"):
         return read(Finish, run, place)
     if run.result:
-        raise InvalidField(f"{place}result: both are there", hint="give either result (JSON) or result_bytes")
+        raise InvalidField(
+            f"{place}result: result and result_bytes are both given", hint="give either result (JSON) or result_bytes"
+        )
     return structs.replace(read(Finish, run, place), result=result_of_bytes(run.result_bytes))
 
 

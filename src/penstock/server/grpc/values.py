@@ -121,7 +121,7 @@ def position_of(position: pb.Position, name: str) -> Any:
             return dict(position.offsets.offsets)
         case _:
             raise InvalidField(
-                f"{name}: no position is set", hint="earliest, latest, an offset, a timestamp or offsets"
+                f"{name}: no position is set", hint="set earliest, latest, an offset, a timestamp or offsets"
             )
 
 
@@ -202,7 +202,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
     except BadRequest:
         raise
     except Exception as error:
-        raise BadRequest(f"{kind.DESCRIPTOR.name}: these bytes are no such message") from error
+        raise BadRequest(f"{kind.DESCRIPTOR.name}: these bytes are not such a message") from error
     return message
 
 

@@ -129,7 +129,9 @@ async def query_history(request: RequestParts) -> Any:
     broker, body = request.broker, request.body
     broker.require(request.client, Action.READ, SOME_QUEUE)
     if broker.history_queries is None:
-        raise BadQuery("this broker keeps nothing on disk that could be queried", hint="start it with --data")
+        raise BadQuery(
+            "this broker keeps its data in memory, so there is no history to query", hint="start it with --data DIR"
+        )
     queues = broker.authorisation.queryable(request.client.principal)
     return await broker.history_queries.run(body.query, queues, body.limit, body.since, body.until)
 

@@ -125,7 +125,7 @@ class Resource:
             response = Response(status_code=204, headers={"allow": self._allow})
         elif route is None or route.execute is None:
             self._site.broker.meter.refused("", "method_not_allowed")
-            response = _refused(405, "method_not_allowed", f"{request.method} is not possible here", self._allow)
+            response = _refused(405, "method_not_allowed", f"{request.method} is not supported here", self._allow)
         else:
             response = await self._answer(request, route)
         await response(scope, receive, send)
@@ -144,8 +144,8 @@ class Resource:
             self._site.broker.count_rest(error, request.path_params.get("queue", ""))
             return _failure(error)
         except Exception:
-            logger.exception("a fault in an HTTP request", extra={"request_id": request.scope["request_id"]})
-            return _failure(Internal("the broker failed"))
+            logger.exception("internal error in an HTTP request", extra={"request_id": request.scope["request_id"]})
+            return _failure(Internal("internal error in the broker"))
 
     async def _decoded(self, request: Request, route: Route) -> RequestParts:
         client = request.scope["penstock.client"]
@@ -165,10 +165,10 @@ class Resource:
         try:
             pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
         except ValueError:
-            raise BadRequest("query: it is not UTF-8") from None
+            raise BadRequest("query: not UTF-8") from None
         values = dict(pairs)
         if len(values) < len(pairs):
-            raise InvalidField("query: a parameter is there twice")
+            raise InvalidField("query: a parameter appears twice")
         try:
             return msgspec.convert(values, route.query, strict=False)
         except msgspec.ValidationError as error:

@@ -76,9 +76,9 @@ class _Call:
         try:
             await app(self._scope, self._receive, self._send)
         except Exception:  # a fault in one request must not take the connection down without an answer
-            logger.exception("a fault in an HTTP request", extra={"request_id": exchange.request_id.decode()})
+            logger.exception("internal error in an HTTP request", extra={"request_id": exchange.request_id.decode()})
         if not exchange.response_complete:
-            exchange.fail(Internal("the broker failed"))
+            exchange.fail(Internal("internal error in the broker"))
 
     async def _receive(self) -> Message:
         if self._body is not None:

@@ -237,13 +237,13 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
-            logger.exception("a fault in an HTTP connection")
-            self._refuse(Internal("the broker failed"))
+            logger.exception("internal error in an HTTP connection")
+            self._refuse(Internal("internal error in the broker"))
         except httptools.HttpParserError as error:
             self._refuse(BadRequest(f"this is not HTTP: {error}"))
         limit = STRANGER_BYTES if self._is_stranger else HEADERS_BYTES_MAX
         if self._receiving is None and self._is_head_open and self._headers_bytes > limit:
-            self._refuse(BadRequest(f"headers: they are over the limit of {limit:,} bytes"))
+            self._refuse(BadRequest(f"headers: over the limit of {limit:,} bytes"))
 
     def on_message_begin(self) -> None:
         """Called by the parser, as all that are named on_…."""
@@ -289,7 +289,9 @@ class HttpConnection(asyncio.Protocol):
             return too_large(limit)
         coding = headers.get(b"content-encoding", b"identity")
         if coding.lower() != b"identity":
-            return BadRequest(f"content-encoding: {coding.decode('latin-1')!r} is not known", hint="send plain JSON")
+            return BadRequest(
+                f"content-encoding: {coding.decode('latin-1')!r} is not supported", hint="send plain JSON"
+            )
         return None
 
     def _login(self, exchange: Exchange, headers: dict[bytes, bytes]) -> PenstockError | None:
@@ -305,7 +307,7 @@ class HttpConnection(asyncio.Protocol):
             self._known()
             return self._forged(exchange, headers)
         if not is_open:
-            return NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
+            return NotAuthenticated("this broker requires authentication, and no token was sent", hint=HINT)
         exchange.body_bytes_max = STRANGER_BYTES
         length = int(headers.get(b"content-length", b"0"))
         return too_large(STRANGER_BYTES) if length > STRANGER_BYTES else None
@@ -313,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
     def _principal(self, headers: dict[bytes, bytes], is_open: bool) -> Principal:
         """Who asks. What is open to strangers is open to browsers whose session is over, so that they sign in again."""
         if len(headers) < len(self._headers) and sum(name == b"authorization" for name, _ in self._headers) > 1:
-            raise BadRequest("authorization: it is there more than once")
+            raise BadRequest("authorization: sent more than once")
         header = headers.get(b"authorization")
         known = self._known_as
         if header is not None and header == self._shown and known is not None and not known.is_revoked:
@@ -366,7 +368,7 @@ class HttpConnection(asyncio.Protocol):
         if not receiving.add(body):
             self._refuse(too_large(receiving.body_bytes_max))
         elif not receiving.reserve():
-            self._refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
+            self._refuse(Unavailable("too many large requests are in flight", hint="send fewer of them at once"))
 
     def on_message_complete(self) -> None:
         self._since = self.site.now
@@ -512,11 +514,11 @@ class HttpConnection(asyncio.Protocol):
             self.address = self.site.proxies.client(self._peer, self._headers)
         path = self._url.partition(b"?")[0]
         if headers.get(b"upgrade", b"").lower() != b"websocket" or path != b"/api/v1/stream":
-            self._refuse(BadRequest("upgrade: this server knows only WebSocket, at /api/v1/stream"))
+            self._refuse(BadRequest("upgrade: only WebSocket is supported, at /api/v1/stream"))
         elif (refused := self._misled(b"GET", headers)) is not None:
             self._refuse(refused)
         elif self._current is not None or self._waiting or self.site.serve_socket is None:
-            self._refuse(BadRequest("upgrade: it must be the only request under way"))
+            self._refuse(BadRequest("upgrade: it must be the only request in flight"))
         else:
             if b"origin" not in headers:  # as every browser sends it: without, no page is behind this
                 headers.pop(b"cookie", None)

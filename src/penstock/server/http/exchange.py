@@ -165,8 +165,8 @@ class Exchange:
         except PenstockError as error:
             self.fail(error)
         except Exception:  # a fault in one request must not take the connection down without an answer
-            logger.exception("a fault in an HTTP request", extra={"request_id": self.request_id.decode()})
-            self.fail(Internal("the broker failed"))
+            logger.exception("internal error in an HTTP request", extra={"request_id": self.request_id.decode()})
+            self.fail(Internal("internal error in the broker"))
 
     @property
     def body(self) -> bytes:
@@ -286,7 +286,7 @@ class Exchange:
 
 def too_large(limit: int) -> PenstockError:
     """The refusal of a body."""
-    return TooLarge(f"body: it is over the limit of {limit:,} bytes", hint="send several smaller requests")
+    return TooLarge(f"body: over the limit of {limit:,} bytes", hint="send several smaller requests")
 
 
 access_logger: Final = logging.getLogger("penstock.access")

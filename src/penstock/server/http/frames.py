@@ -123,7 +123,7 @@ class FrameExchange(Dispatch):
 
     def _is_dealt_with(self, kind: int, data: bytes, start: int, stop: int) -> bool:
         if not self.is_greeted and kind != Type.HELLO:
-            raise NotAuthenticated("this broker requires authentication, and no token came", hint=HINT)
+            raise NotAuthenticated("this broker requires authentication, and no token was sent", hint=HINT)
         return False  # the body was looked at
 
     def _set_reading(self) -> None:
@@ -151,7 +151,7 @@ def _check_head(exchange: Exchange) -> None:
     media = exchange.header(b"content-type").partition(";")[0].strip().lower()
     if media != MEDIA_TYPE:
         raise BadRequest(
-            f"content-type: {media[:100]!r} is not {MEDIA_TYPE}", hint="curl and others have the JSON routes"
+            f"content-type: {media[:100]!r} is not {MEDIA_TYPE}", hint="for curl and the like, use the JSON routes"
         )
     protocol = exchange.header(b"penstock-protocol")
     if not protocol.isdecimal() or len(protocol) > 9:
@@ -175,7 +175,7 @@ def _cut(body: bytes) -> list[Cut]:
     position, end = 0, len(body)
     while position < end:
         if len(cuts) == FRAMES_MAX:
-            raise TooLarge(f"body: it has more than {FRAMES_MAX:,} frames", hint="send several smaller requests")
+            raise TooLarge(f"body: more than {FRAMES_MAX:,} frames", hint="send several smaller requests")
         if end - position < HEAD_BYTES:
             raise BadRequest("body: its last frame is cut short")
         length, kind, correlation = HEAD.unpack_from(body, position)
@@ -186,5 +186,5 @@ def _cut(body: bytes) -> list[Cut]:
             raise BadRequest("body: its last frame is cut short")
         cuts.append((kind, correlation, start, position))
     if not cuts:
-        raise BadRequest("body: it holds no frame")
+        raise BadRequest("body: contains no frame")
     return cuts

@@ -27,7 +27,7 @@ PAGES: Final = (b"/", b"/docs", b"/ui")  # that may be linked to; so may all bel
 _HOST: Final = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z._-]+)(?::(\d{1,5}))?")
 _DEFAULT_PORTS: Final = {"http": b":80", "https": b":443"}
 _OWN_SITES: Final = (b"same-origin", b"none")  # none: typed by a person, or a browser that does not say
-_ORIGIN_HINT: Final = "name the origin in cors_origins"
+_ORIGIN_HINT: Final = "add the origin to cors_origins"
 
 
 class Browsers:
@@ -48,7 +48,7 @@ class Browsers:
             return None
         host = headers.get(b"host")
         if host is None or has_doubles:
-            return BadRequest("host: it must be there exactly once")
+            return BadRequest("host: must be sent exactly once")
         # Who has a token is no page of somebody else, and may reach the broker by any name.
         refused = None if b"authorization" in headers else self._host(host)
         return refused or self._origin(headers.get(b"origin"), host) or self._site(method, path, headers)
@@ -61,11 +61,11 @@ class Browsers:
     def _host(self, host: bytes) -> PenstockError | None:
         matched = _HOST.fullmatch(host)
         if matched is None:
-            return BadRequest("host: it is not the name or address of a host")
+            return BadRequest("host: not a host name or address")
         name = _plain(matched[1])
         if name in self._hosts or name.endswith(b".localhost") or _is_address(name):
             return None
-        hint = f"name it in the setting hosts, as in hosts = [{_text(name)!r}], or use the broker's IP address"
+        hint = f"add it to the setting hosts, as in hosts = [{_text(name)!r}], or use the broker's IP address"
         return NotAuthorised(f"host: {_text(name)!r} is not a name of this broker", hint=hint)
 
     def _origin(self, origin: bytes | None, host: bytes) -> PenstockError | None:
@@ -73,7 +73,7 @@ class Browsers:
             return None
         if self._is_own(origin, host):
             return None
-        return NotAuthorised("origin: pages of this origin may do nothing here", hint=_ORIGIN_HINT)
+        return NotAuthorised("origin: requests from this origin are not allowed", hint=_ORIGIN_HINT)
 
     def _is_own(self, origin: bytes, host: bytes) -> bool:
         port = self._default_port
@@ -85,7 +85,7 @@ class Browsers:
         is_page = path in PAGES or path.startswith(b"/ui/")
         if method == b"GET" and is_page and headers.get(b"sec-fetch-mode") == b"navigate":
             return None
-        return NotAuthorised("sec-fetch-site: pages of other sites may do nothing here", hint=_ORIGIN_HINT)
+        return NotAuthorised("sec-fetch-site: requests from other sites are not allowed", hint=_ORIGIN_HINT)
 
 
 def _plain(name: bytes) -> bytes:

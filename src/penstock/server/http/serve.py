@@ -19,7 +19,7 @@ from penstock.wire.json_messages import error_body
 
 BACKLOG: Final = 4096
 TICK_SECONDS_MAX: Final = 1.0
-_TLS_ERROR: Final = error_body(BadRequest("the broker speaks TLS here", hint="the URL begins with https://"))
+_TLS_ERROR: Final = error_body(BadRequest("this port requires TLS", hint="use a URL that starts with https://"))
 NEEDS_TLS: Final = (  # to a client that does not speak it
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(_TLS_ERROR), _TLS_ERROR)

@@ -81,7 +81,7 @@ async def _checked(sign_in: SignIn, request: RequestParts) -> Principal:
 async def _principal(sign_in: SignIn, request: RequestParts) -> Principal:
     body, address = request.body, request.client.address
     if bool(body.code) == bool(body.user):
-        raise InvalidField("session: it takes user and password, or code")
+        raise InvalidField("session: needs user and password, or code")
     if body.code:
         return sign_in.by_code(body.code, address)
     return await sign_in.by_password(body.user, body.password, address)
@@ -110,5 +110,8 @@ async def end_session(request: RequestParts) -> Any:
 def _sign_in(request: RequestParts) -> SignIn:
     sign_in = request.broker.logins.sign_in
     if sign_in is None:
-        raise BadRequest("nobody signs in to a broker without access control", hint="use it as it is: auth is off")
+        raise BadRequest(
+            "this broker has no access control, so there is nothing to sign in to",
+            hint="use it without signing in: auth is off",
+        )
     return sign_in

@@ -99,10 +99,10 @@ class TcpConnection(Dispatch, asyncio.Protocol):
             self.refuse(error)
             return
         if self._is_stranger and self._stranger_bytes > STRANGER_BYTES:
-            self.refuse(NotAuthenticated(f"no login came within {STRANGER_BYTES:,} bytes", hint=HINT))
+            self.refuse(NotAuthenticated(f"no login within {STRANGER_BYTES:,} bytes", hint=HINT))
             return
         if not self._reserve():
-            self.refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
+            self.refuse(Unavailable("too many large requests are in flight", hint="send fewer of them at once"))
             return
         if self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX:
             self._set_reading()
@@ -220,7 +220,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def _greeted(self, principal: Principal, hello: requests.Hello) -> None:
         is_begun = self.is_greeted or self._json_tasks is not None
         if is_begun and principal is not self._client.principal:  # what was begun as somebody ends with that credential
-            raise BadRequest("HELLO: this connection is somebody else's", hint="open another connection")
+            raise BadRequest("HELLO: this connection belongs to another client", hint="open another connection")
         self._logged_in(principal, hello.client)
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
         self.is_greeted = True
@@ -297,7 +297,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def end(self) -> None:
         """An operator ends the connection."""
-        self.refuse(Unavailable("an operator has ended this connection"))
+        self.refuse(Unavailable("an operator closed this connection"))
 
     def close(self) -> None:
         """Send what is ready and close."""

@@ -22,7 +22,7 @@ from penstock.wire.requests import encode
 BACKLOG: Final = 4096  # connections that may come at once
 TICK_SECONDS: Final = 1.0
 HELLO_SECONDS: Final = 10.0  # for a client to say who it is
-_TLS_ERROR: Final = BadRequest("the broker speaks TLS here", hint="the URL begins with penstocks://")
+_TLS_ERROR: Final = BadRequest("this port requires TLS", hint="use a URL that starts with penstocks://")
 NEEDS_TLS: Final = frame(Type.ERROR, 0, encode(to_reply(_TLS_ERROR)))  # to a client that does not speak it
 
 
@@ -93,9 +93,9 @@ class TcpServer:
         if connection not in self._connections:
             return
         if connection.is_stranger:
-            connection.refuse(NotAuthenticated(f"no login came within {STRANGER_SECONDS:g} s"))
+            connection.refuse(NotAuthenticated(f"no login within {STRANGER_SECONDS:g} s"))
         elif not (connection.is_greeted or connection.is_json):
-            connection.refuse(BadRequest(f"no HELLO came within {self.hello_seconds:g} s"))
+            connection.refuse(BadRequest(f"no HELLO within {self.hello_seconds:g} s"))
 
     def left(self, connection: TcpConnection) -> None:
         self.known(connection)

@@ -55,7 +55,7 @@ from penstock.wire.json_tasks import SCHEDULE, WORKER, task_update
 def read(received: bytes | None) -> stream.ClientMessage:
     """What the client message; None stands for a message that is not text."""
     if received is None:
-        raise BadRequest("message: bytes are not understood", hint="send JSON as text")
+        raise BadRequest("message: binary messages are not supported", hint="send JSON as text")
     return stream.client_message.read(received)
 
 
@@ -219,7 +219,7 @@ class Conversation:
 
     def end(self) -> None:
         """An operator ends the connection."""
-        self._end(TRY_AGAIN_LATER, "an operator has ended this connection")
+        self._end(TRY_AGAIN_LATER, "an operator closed this connection")
 
     def goodbye(self) -> None:
         """The broker stops."""
@@ -267,8 +267,8 @@ class Conversation:
         except PenstockError as error:
             self._refuse(error, id)
         except Exception:  # a fault in one message must not end the others
-            logger.exception("a fault in a WebSocket")
-            self._refuse(Internal("the broker failed"), id)
+            logger.exception("internal error in a WebSocket")
+            self._refuse(Internal("internal error in the broker"), id)
 
     def _begin(self, on_reply: _OnReply) -> _OnReply:
         """What is under way is counted, so that nobody has more of it than is fair."""
@@ -287,14 +287,14 @@ class Conversation:
 
     def _login(self, message: stream.Login) -> None:
         if bool(message.token) == bool(message.tab):
-            raise InvalidField("auth: it takes token or tab")
+            raise InvalidField("auth: needs token or tab")
         if message.tab:
             principal = self._socket.signed_in(message.tab)
         else:
             principal = self._broker.logins.by_token(message.token, self._client.address, self._client.protocol)
         before = self._client.principal
         if before not in (NOBODY, principal):  # what was begun as somebody ends with that credential
-            raise BadRequest("auth: it is known already who this is", hint="open another socket")
+            raise BadRequest("auth: already authenticated", hint="open another socket")
         self._seat.take(principal)
         before.forget(self._revoked)
         self._client = msgspec.structs.replace(self._client, principal=principal)
@@ -308,7 +308,7 @@ class Conversation:
 
     def _check_login(self) -> None:
         if self._client.principal is NOBODY:
-            self._end(UNAUTHORISED, "no login came in time")
+            self._end(UNAUTHORISED, "no login in time")
 
     def _end(self, code: int, reason: str) -> None:
         task = self._broker.loop.create_task(self._socket.close(code, reason))
@@ -378,11 +378,9 @@ class Conversation:
 
     def _check_new(self, name: str) -> None:
         if name in self._streams or name in self._listeners:
-            raise InvalidField(
-                f"subscription: {name!r} is there already", hint="choose another name, or unsubscribe it"
-            )
+            raise InvalidField(f"subscription: {name!r} already exists", hint="choose another name, or unsubscribe it")
         if len(self._streams) + len(self._listeners) >= SUBSCRIPTIONS_MAX:
-            raise InvalidField(f"subscription: a socket has {SUBSCRIPTIONS_MAX} at most", hint="open another socket")
+            raise InvalidField(f"subscription: a socket has at most {SUBSCRIPTIONS_MAX}", hint="open another socket")
 
     def _deliver(self, name: str, reply: LeaseReply) -> None:
         self._outbox.put((name, reply), size_of(reply))

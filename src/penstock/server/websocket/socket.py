@@ -78,7 +78,7 @@ class Socket(asyncio.Protocol):
         """Who is signed in by the cookie of the upgrade and the secret of the tab; raises `NotAuthenticated`."""
         principal = self._site.by_cookie(self._headers, tab_secret)
         if principal is NOBODY:
-            raise NotAuthenticated("nobody is signed in: no cookie came with the upgrade", hint=SIGN_IN_AGAIN)
+            raise NotAuthenticated("nobody is signed in: the upgrade request had no cookie", hint=SIGN_IN_AGAIN)
         return principal
 
     def known(self) -> None:
@@ -121,7 +121,7 @@ class Socket(asyncio.Protocol):
         try:
             await self._site.serve_socket(self)
         except Exception:  # a fault in one socket must not pass for a fault of the loop
-            logger.exception("a fault in a WebSocket")
+            logger.exception("internal error in a WebSocket")
         finally:
             self._close()
 

@@ -151,7 +151,7 @@ def draft(action: OperationAction, filter: bytes, options: BulkOptions, who: str
     """A new operation."""
     as_of = 0 if options.as_of is None else to_micros(options.as_of, "as_of")
     if as_of > now:
-        raise InvalidField("as_of: it is in the future", hint="pass the as_of of a dry run, or leave it out")
+        raise InvalidField("as_of: in the future", hint="pass the as_of of a dry run, or omit it")
     return OperationSet(
         name,
         action.value,
@@ -182,7 +182,7 @@ def begin(shard: Shard, operation_id: str, make: Callable[[int, str], OperationS
         unfinished = sum(operation.state in OPEN for operation in shard.core.tasks.operations.known.values())
         if unfinished >= limits.operations_running_max:
             hint = "wait until one is done, or stop one: 'penstock operations list'"
-            raise QueueFull(f"{unfinished} operations are running already", hint=hint)
+            raise QueueFull(f"{unfinished} operations are already running", hint=hint)
         return [made]
 
     return name, shard.change(decide)
@@ -237,7 +237,7 @@ def go_on(shard: Shard, operation_id: str) -> Ticket:
         if known.state == OperationSet.RUNNING and known.has_continued:
             return []  # asked twice
         if known.state != OperationSet.WAITING:
-            raise TaskConflict(f"operation {operation_id} is {STATES[known.state]} and does not wait to be continued")
+            raise TaskConflict(f"operation {operation_id} is {STATES[known.state]} and is not waiting to be continued")
         return [msgspec.structs.replace(known, state=OperationSet.RUNNING, has_continued=True, at=now)]
 
     return shard.change(decide)

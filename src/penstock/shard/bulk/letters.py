@@ -217,7 +217,7 @@ def merged(payload: bytes, patch: bytes) -> bytes:
     try:
         return bytes(_merged(Raw(payload), _parts(patch)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise InvalidField("payload: it is not a JSON object, and cannot be edited") from None
+        raise InvalidField("payload: not a JSON object, so it cannot be edited") from None
 
 
 def _merged(value: Raw, patch: dict[str, Raw]) -> Raw:

@@ -76,7 +76,7 @@ class Bulk:
             if core.by_name[queue].id in core.encrypted and (edit or filter.looks_inside):
                 field = "edit" if edit else "error_contains" if filter.error_contains is not None else "signature"
                 hint = "choose dead letters by group, reason, time or id"
-                raise InvalidField(f"{field}: it would be stored in clear, and {queue!r} is encrypted", hint=hint)
+                raise InvalidField(f"{field}: it would be stored in plain text, and {queue!r} is encrypted", hint=hint)
             dlq = core.by_name.get(queue + DLQ_SUFFIX)
             ends = (0 if dlq is None else dlq.partitions[0].end,)
             return msgspec.structs.replace(book.draft(action, plan, options, who, now, name), ends=ends)
@@ -94,7 +94,7 @@ class Bulk:
             ends = check_replay(self._shard, queue, target)
             if core.by_name[queue].id in core.encrypted and (filter.text is not None or filter.headers or filter.key):
                 field = "text" if filter.text is not None else "headers" if filter.headers else "key"
-                raise InvalidField(f"{field}: it would be stored in clear, and {queue!r} is encrypted")
+                raise InvalidField(f"{field}: it would be stored in plain text, and {queue!r} is encrypted")
             operation = book.draft(OperationAction.REPLAY, plan, options, who, now, name)
             return msgspec.structs.replace(operation, ends=ends)
 

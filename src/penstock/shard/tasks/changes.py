@@ -265,7 +265,7 @@ def decide_revived(
     kept = {task.task_id: task for task in family.values() if task.task_id == root or _is_kept(core, task, known, now)}
     tasks = core.tasks
     if len(tasks.held) + len(kept) > limits.tasks_held_max:
-        raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
+        raise QueueFull(f"{len(tasks.held):,} tasks are already waiting for others", hint="wait until some are done")
     revival = _Revival(core, kept, known, {} if position is None else {root: position})
     return revival.entries(root if position is None else b"", now)
 
@@ -303,7 +303,7 @@ class _Revival:
         lost = looked[root][1] if root else None
         if lost is not None:
             why = f"its parent {id_text(lost[0])} is {lost[1]}"
-            hint = "retry that one: whoever was cancelled because of it waits again"
+            hint = "retry the parent: tasks cancelled because of it wait again"
             raise TaskConflict(f"task {id_text(root)} cannot be retried: {why}", hint=hint)
         held: list[Entry] = []
         doomed: list[Entry] = []
@@ -339,7 +339,7 @@ class _Revival:
             raise Moved
         parent_view = self._known.found.get(name)
         if parent_view is None:
-            return None, "not known any more"
+            return None, "no longer known"
         position = open_position(self._core, parent_view)
         if (position is None) != (parent_view.state in FINAL):
             raise Moved

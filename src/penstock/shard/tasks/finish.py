@@ -40,7 +40,7 @@ OUTCOMES: Final = {
 }
 NOTED: Final = {"completed": Note.RESULT, "failed": Note.ERROR, "dead": Note.ERROR, "cancelled": Note.CANCELLED}
 COMPLETED: Final = Settling(Outcome.ACKED)
-DEAD_WORKER: Final = Settling(Outcome.TIMED_OUT, error="the worker was given up")
+DEAD_WORKER: Final = Settling(Outcome.TIMED_OUT, error="the worker is dead")
 GOODBYE: Final = Settling(Outcome.RELEASED)
 FRAME_BYTES: Final = limits.frame_bytes_max // 2  # of results and errors; the rest is for what comes with them
 
@@ -99,7 +99,7 @@ def _finish(
                 raise checked_finish
             lease, take, index = _delivery_of(shard, finish.receipt, checked_finish[0], finish.task_id)
             if (id(take), index) in seen:
-                raise LeaseLost(f"receipt {finish.receipt} is named twice in one call")
+                raise LeaseLost(f"receipt {finish.receipt} appears twice in one call")
             seen.add((id(take), index))
             deliveries.append((finish, checked_finish, lease, take, index))
             answers.append(None)
@@ -141,7 +141,7 @@ def _check_result(result: bytes, bytes_max: int) -> None:
     except binascii.Error:
         is_sound = False
     if not is_sound:
-        raise InvalidField("result: its bytes are not base64", hint="send them as result_base64")
+        raise InvalidField("result: its bytes are not valid base64", hint="send them as result_base64")
     size = len(result if data is None else data)
     if size > bytes_max:
         hint = "raise task_result_bytes_max of the broker, or store it elsewhere and return its address"
@@ -160,9 +160,9 @@ def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tup
     take, index = position
     is_held = take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
     if take.attempt_of(index) != receipt.attempt or not is_held:
-        raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
+        raise LeaseLost(f"receipt {receipt} is already settled or belongs to another attempt")
     if lease.group.id != GROUP:
-        raise InvalidField(f"receipt: {receipt} is of group {lease.group.name!r}; tasks are run in group 'default'")
+        raise InvalidField(f"receipt: {receipt} belongs to group {lease.group.name!r}; tasks run in group 'default'")
     partition = take.progress.partition
     positions = shard.core.tasks.positions.get(lease.group.queue.id)
     awaited = None if positions is None else positions.get((partition.id, receipt.offset))

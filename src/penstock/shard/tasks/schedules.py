@@ -45,7 +45,7 @@ def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket
     """Make a schedule, or change it; the same again changes nothing."""
     data = msgspec.json.encode(spec)
     if len(data) > limits.schedule_bytes_max:
-        raise TooLarge(f"schedule: it takes {len(data):,} bytes; {limits.schedule_bytes_max:,} are allowed")
+        raise TooLarge(f"schedule: {len(data):,} bytes is over the limit of {limits.schedule_bytes_max:,}")
     if spec.queue.endswith(DLQ_SUFFIX) or spec.queue == AUDIT_QUEUE:
         raise reserved_name(spec.queue)
     next_tick(spec.cron, spec.timezone, shard.clock.now())  # refused before the shard is held: it may take a while
@@ -56,7 +56,7 @@ def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket
         if before is not None and before.spec == data:
             return []
         if before is None and len(known) >= limits.schedules_max:
-            raise QueueFull(f"there are {len(known):,} schedules", hint="delete some that are not needed")
+            raise QueueFull(f"there are already {len(known):,} schedules", hint="delete some that are not needed")
         return [ScheduleSet(spec.name, data, _next_at(before, spec, now), now, False)]
 
     return _changed(shard, decide, spec.name)

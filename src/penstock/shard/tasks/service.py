@@ -137,7 +137,7 @@ class TaskService:
         try:
             return self.caught_up().identify(keys)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
-            logger.warning("the task index is rebuilt in memory, for the sealer: %s", error)
+            logger.warning("rebuilding the task index in memory for the sealer: %s", error)
         with closing(self._new_task_index(None)) as spare:
             spare.catch_up()
             return spare.identify(keys)
@@ -326,7 +326,7 @@ class TaskService:
         now, monotonic = self.shard.clock.read()
         for worker_id in self.registry.overdue(monotonic):
             name = bare_name(worker_id)
-            logger.warning("worker %s is dead: no heartbeat came for too long; what it ran starts again", name)
+            logger.warning("worker %s is dead: no heartbeat for too long; its tasks run again", name)
             finish.expire_consumer(self.shard, worker_id)
             self._hurry()
         look_at = self.registry.look_at
@@ -413,7 +413,7 @@ def _until_settled(decide: Callable[[], T], what: str) -> T:
             return decide()
         except task_submit.Moved:
             continue
-    raise TaskConflict(f"{what}: changed each time it was looked at", hint="try again")
+    raise TaskConflict(f"{what}: changed during every attempt to read it", hint="try again")
 
 
 def _message_of(view: TaskView) -> MessageId | None:

@@ -59,7 +59,7 @@ def check_submissions(tasks: Sequence[TaskSubmission]) -> list[Wanted]:
     for position, task in enumerate(tasks):
         task_id = id_bytes(task.task_id)
         if task_id in tasks_by_id:
-            raise InvalidField(f"tasks[{position}].task_id: {task.task_id} stands twice in one call")
+            raise InvalidField(f"tasks[{position}].task_id: {task.task_id} appears twice in one call")
         parents = tuple(dict.fromkeys(map(id_bytes, task.depends_on)))
         if task_id in parents:
             raise InvalidField(f"tasks[{position}].depends_on: {task.task_id} waits for itself")
@@ -126,14 +126,14 @@ def id_bytes(task_id: str) -> bytes:
     except (ValueError, AttributeError):
         decoded = b""
     if len(decoded) != 16:
-        raise InvalidField(f"task_id: {task_id!r} is not a UUID", hint="leave it out, and one is made")
+        raise InvalidField(f"task_id: {task_id!r} is not a UUID", hint="omit it to have one generated")
     return decoded
 
 
 def check_json(data: bytes, field: str, bytes_max: int) -> None:
     """Refuse what is no JSON, or too much of it."""
     if len(data) > bytes_max:
-        hint = "store it elsewhere and give its place"
+        hint = "store it elsewhere and pass its address"
         raise TooLarge(f"{field}: {len(data):,} bytes are over the limit of {bytes_max:,}", hint=hint)
     try:
         _raw(data)
@@ -264,7 +264,7 @@ class _Submission:
         kept = tasks.held.get(item.task_id) or tasks.withdrawn.known.get(item.task_id)
         if kept is not None:
             if queue is None or kept.queue != queue.id:
-                raise TaskConflict(f"task {item.task.task_id} is one of another queue", hint="choose another task_id")
+                raise TaskConflict(f"task {item.task.task_id} belongs to another queue", hint="choose another task_id")
             check_type_of(kept.batch, item.task.task_id, item.task.task_type)
             return item.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
         if queue is not None and queue.dedup is not None:
@@ -370,10 +370,12 @@ class _Submission:
         tasks = self._core.tasks
         size = sum(map(entry_bytes, entries))
         if size > ROOM:
-            raise TooLarge(f"tasks: they take {size:,} bytes", hint="submit fewer at a time")
+            raise TooLarge(f"tasks: {size:,} bytes are too many", hint="submit fewer tasks per call")
         if waiting and len(tasks.held) + len(waiting) > limits.tasks_held_max:
-            raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
+            raise QueueFull(
+                f"{len(tasks.held):,} tasks are already waiting for others", hint="wait until some are done"
+            )
         if waiting and tasks.held_bytes + size > limits.tasks_held_bytes_max:
-            raise QueueFull(f"tasks that wait for others take {tasks.held_bytes:,} bytes already")
+            raise QueueFull(f"waiting tasks already take {tasks.held_bytes:,} bytes")
         if len(tasks.unique) + len(self._keys) > limits.unique_keys_max:
-            raise QueueFull(f"{len(tasks.unique):,} unique keys are taken", hint="give them a shorter unique_seconds")
+            raise QueueFull(f"{len(tasks.unique):,} unique keys are in use", hint="use a shorter unique_seconds")

@@ -68,7 +68,7 @@ class Looks:
         except PenstockError as error:
             return error
         except Exception:  # whoever asks next must find somebody who leads
-            logger.exception("a fault in the task index")
+            logger.exception("internal error in the task index")
             return Internal("the task index failed")
 
     def _take(self) -> dict[str, list[OnView]]:

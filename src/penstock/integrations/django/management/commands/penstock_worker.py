@@ -20,10 +20,10 @@ class Command(BaseCommand):
     help = "Run the tasks of a Penstock backend until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--backend", default="default", help="its name in TASKS")
-        parser.add_argument("--concurrency", type=int, default=16, help="tasks at once")
-        parser.add_argument("--queues", help="by commas; those of the backend if not given")
-        parser.add_argument("--drain", action="store_true", help="stop when nothing is left to do")
+        parser.add_argument("--backend", default="default", help="the name of the backend in TASKS")
+        parser.add_argument("--concurrency", type=int, default=16, help="how many tasks to run at once")
+        parser.add_argument("--queues", help="queues to work on, comma-separated (default: those of the backend)")
+        parser.add_argument("--drain", action="store_true", help="exit when no tasks are left")
 
     def handle(self, *args: Any, **options: Any) -> None:
         backend = task_backends[options["backend"]]
