@@ -54,8 +54,8 @@ def test_a_handle_on_a_store_has_the_methods_of_any_other(url):
     [
         ("mysql://h/db", "is a URL, not a directory"),
         ("redis://h", "is a URL, not a directory"),
-        ("postgresql://h/db?nonsense=1", "not a URL of PostgreSQL"),
-        ("postgresql://h:port/db", "not a URL of PostgreSQL|invalid integer|failed to resolve"),
+        ("postgresql://h/db?nonsense=1", "not a PostgreSQL URL"),
+        ("postgresql://h:port/db", "not a PostgreSQL URL|invalid integer|failed to resolve"),
     ],
 )
 def test_a_url_of_something_else_is_refused(text, says):

@@ -94,7 +94,7 @@ def test_memory_is_traced_no_longer_than_it_takes_to_read():
 def test_memory_is_not_traced_while_somebody_else_does():
     tracemalloc.start()
     try:
-        with pytest.raises(StateError, match="traced already"):
+        with pytest.raises(StateError, match="already traces allocations"):
             memory(0.1)
         assert tracemalloc.is_tracing()
     finally:
