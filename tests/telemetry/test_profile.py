@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import tracemalloc
 
 import pytest
 
 from penstock import operations as ops
-from penstock.embedded.profiles import SECONDS_MAX, TRACED_BYTES_MAX, memory, profile, threads
+from penstock.embedded.profiles import SECONDS_MAX, memory, profile, threads
 from penstock.errors import InvalidField, StateError
+
+LIMIT_SECONDS = 0.1
+ATTEMPTS = 3  # the processor has other work: the best of them counts
 
 
 def busy_with_something(stop: threading.Event) -> None:
@@ -80,15 +84,50 @@ def test_memory_names_the_lines_that_hold_most():
 
 
 def test_memory_is_traced_no_longer_than_it_takes_to_read():
+    """Reading a trace keeps every other thread waiting: how long depends on the blocks, not on their size."""
+    held: list[list[object]] = []
+    longest = 0.0
+
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            held.append([object() for _ in range(20_000)])
+            return False
+
+    def timed(call):
+        def run(*arguments):
+            nonlocal longest
+            began = time.thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                longest = max(longest, time.thread_time() - began)
+
+        return run
+
+    for _ in range(ATTEMPTS):
+        held.clear()
+        longest = 0.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tracemalloc, "take_snapshot", timed(tracemalloc.take_snapshot))
+            patch.setattr(tracemalloc, "stop", timed(tracemalloc.stop))
+            text = memory(SECONDS_MAX, Stop())
+        assert "still held" in text
+        assert len(held) < 10
+        if longest <= LIMIT_SECONDS:
+            return
+    pytest.fail(f"every thread waited for {longest} s")
+
+
+def test_large_blocks_do_not_end_a_trace_early():
     held: list[bytes] = []
 
     class Stop(threading.Event):
         def wait(self, timeout=None):
-            held.append(bytes(TRACED_BYTES_MAX))
-            return super().wait(timeout)
+            held.append(bytes(64 << 20))
+            return len(held) > 2
 
-    text = memory(SECONDS_MAX, Stop())
-    assert "traced for 0.05 s" in text
+    assert "traced for 0.02 s" in memory(1.0, Stop())
+    assert len(held) == 3
 
 
 def test_memory_is_not_traced_while_somebody_else_does():
