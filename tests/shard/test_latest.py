@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -493,3 +494,21 @@ def test_readers_from_outside_see_what_is_left_in_any_range(tmp_path):
                 ]
                 expected = [{"queue": "q", "partition": "0", **row} for row in found]
                 assert rows == [{name: row[name] for name in columns} for row in expected]
+
+
+def test_compaction_goes_on_while_a_profiler_keeps_its_frames(ps):
+    """A frame that is kept keeps its locals, too: none of them may forbid what comes next."""
+    queue = ps.create_queue("settings", compaction="latest", compaction_drops_unread=True)
+    queue.push_many([Message(payload=number, key="bc"[number % 2] if number else "a") for number in range(200)])
+    ps.seal()
+    frames: list[Any] = []
+
+    sys.setprofile(lambda frame, event, argument: frames.append(frame))
+    try:
+        freed = queue.compact()
+    finally:
+        sys.setprofile(None)
+
+    assert freed.messages_removed == 197
+    assert len(frames) > 1000
+    assert [delivery.json() for delivery in queue.lease(10)] == [0, 198, 199]

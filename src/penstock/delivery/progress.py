@@ -340,7 +340,8 @@ class Progress:
         low, high = int(ranges.firsts[0]) - self.base, int(ranges.ends[-1]) - self.base
         if high > len(self.states):
             self.states.extend(bytes(high - len(self.states)))
-        states = np.frombuffer(self.states, np.uint8)[low:high]
+        # A copy: a view would forbid growing the bytearray while somebody, a profiler say, keeps this frame.
+        states = np.frombuffer(self.states[low:high], np.uint8)
         hit = ranges.mask(self.base + low, self.base + high)
         hit &= (states != SETTLED) & (states != LEASED)
         self.waiting -= int((hit & (states == WAITING)).sum())
@@ -350,6 +351,7 @@ class Progress:
                 is_indexed[offset - self.base - low] = True
         other = np.flatnonzero(hit & is_indexed)
         states[hit] = SETTLED
+        self.states[low:high] = states.tobytes()
         return int(np.count_nonzero(hit)), other + self.base + low
 
     def forget_dead(self, start: int) -> None:

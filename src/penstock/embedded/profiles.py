@@ -71,15 +71,19 @@ def _alone(seconds: float, look: Callable[[], str]) -> str:
 
 def _sample(seconds: float, stop: threading.Event) -> Counter[str]:
     seen: Counter[str] = Counter()
-    own = threading.get_ident()
     for _ in range(max(1, round(seconds / INTERVAL_SECONDS))):
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
-            if ident != own:
-                seen[_stack(names.get(ident, "?"), frame)] += 1
+        seen.update(_stacks())
         if stop.wait(INTERVAL_SECONDS):
             break
     return seen
+
+
+def _stacks() -> list[str]:
+    """Of every other thread. No frame is kept: it would keep the locals of a function that has returned."""
+    own = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    return [_stack(names.get(ident, "?"), frame) for ident, frame in frames.items() if ident != own]
 
 
 def _stack(thread: str, frame: FrameType | None) -> str:
