@@ -11,7 +11,7 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_result_bytes_max: int = limits.task_result_bytes_max
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
+    log_levels: tuple[str, ...] = ()
     audit: AuditMode = "auto"
     slow_request_ms: float = 1000.0
     hosts: tuple[str, ...] = ()
@@ -144,6 +145,7 @@ EXPECTED: Final = {
     "task_result_bytes_max": "bytes from {} to {}".format(*limits.task_result_bytes_range),
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'trace', 'debug', 'info', 'warning' or 'error'",
+    "log_levels": "components with their levels such as 'storage=debug'",
     "audit": "'auto', 'on' or 'off'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
     "hosts": "names of this broker such as 'queue.example.org', without a port",
@@ -208,6 +210,7 @@ _TEXTS: Final = frozenset(  # with something in them
 )
 _JWT: Final = ("jwt_issuer", "jwt_audience", "jwt_keys")
 _LISTS: Final = {  # what each part of a list must look like
+    "log_levels": re.compile(rf"[a-z_]+(\.[a-z_]+)*=({'|'.join(get_args(LogLevel))})"),
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
     "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
     "backups": re.compile(r"/[^\0,]*|[a-z0-9]+://[^\s,]+"),

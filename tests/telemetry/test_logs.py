@@ -129,6 +129,27 @@ def test_for_people_a_line_has_columns_and_no_colours_in_a_file(stream):
     assert "\x1b" not in text.getvalue()
 
 
+def test_a_component_may_have_a_level_of_its_own(stream):
+    logs.setup("json", "warning", stream, ["storage=debug", "http=error"])
+    try:
+        for name in ("penstock.storage", "penstock.storage.deep", "penstock.http", "penstock.shard"):
+            logging.getLogger(name).debug("debug of %s", name)
+            logging.getLogger(name).warning("warning of %s", name)
+        assert [line["event"] for line in lines(stream)] == [
+            "debug of penstock.storage",
+            "warning of penstock.storage",
+            "debug of penstock.storage.deep",
+            "warning of penstock.storage.deep",
+            "warning of penstock.shard",
+        ]
+
+        logs.set_level("error", ["http=debug"])
+        assert not logging.getLogger("penstock.storage").isEnabledFor(logging.WARNING)
+        assert logging.getLogger("penstock.http").isEnabledFor(logging.DEBUG)
+    finally:
+        logs.set_level("warning")
+
+
 def test_trace_is_below_debug_and_has_its_name():
     stream = io.StringIO()
     logs.setup("json", "trace", stream)

@@ -60,6 +60,7 @@ _ABOUT: Final = {
     "task_result_bytes_max": ("BYTES", "Maximum size of a task result."),
     "log_format": ("WHAT", "auto, json or console."),
     "log_level": ("WHAT", "trace, debug, info, warning or error."),
+    "log_levels": ("LEVELS", "Levels of single components such as storage=debug, comma-separated."),
     "audit": ("WHAT", "The audit log: auto (with access control), on or off."),
     "slow_request_ms": ("MS", "Log requests that take longer."),
     "hosts": ("NAMES", "Host names of this broker in URLs, comma-separated."),
@@ -172,12 +173,13 @@ def _run(settings: config.Settings, config_file: Path | None, flags: dict[str, A
     from penstock.server.serve import run
     from penstock.telemetry import logs
 
-    logs.setup(settings.log_format, settings.log_level)
+    logs.setup(settings.log_format, settings.log_level, levels=settings.log_levels)
 
     def reload() -> None:
-        """SIGHUP: the level of the log may have changed, in the file."""
+        """SIGHUP: the levels of the log may have changed, in the file."""
         try:
-            logs.set_level(settings_of(config_file, flags).log_level)
+            changed = settings_of(config_file, flags)
+            logs.set_level(changed.log_level, changed.log_levels)
         except BadSettings as error:
             logs.warn("settings were not reloaded", problems=error.message.split("\n"))
 

@@ -7,8 +7,8 @@ is given any more: the next compaction drops them.
 What is sealed is looked at only when it may be worth it: at most so many messages are superseded as were when it was
 looked at last, plus those that were sealed since.
 
-Reading the keys takes most of the time. While the shard is in use it rests after each step, four times as long as the step
-took: pushes have the processor and the interpreter to themselves most of the time. With nothing else to do it never rests.
+Reading the keys takes most of the time. While the shard is in use it rests after each step, four times as long as the
+step took: pushes have the processor and the interpreter to themselves most of the time. Otherwise it never rests.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pace:
 
 
 class Compactor:
-    """Compacts one queue after the other. One thread at a time may call it. `wait` waits, unless the shard is closing."""
+    """Compacts one queue after the other. One thread at a time may call it. `wait` waits for some seconds."""
 
     def __init__(self, shard: Shard, wait: Callable[[float], object]) -> None:
         self._shard = shard

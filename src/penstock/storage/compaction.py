@@ -69,9 +69,7 @@ class Planner:
     `rest` is called after each portion.
     """
 
-    def __init__(
-        self, reader: SegmentReader, file_of: FileOf, tombstones_until: int, rest: Callable[[], None]
-    ) -> None:
+    def __init__(self, reader: SegmentReader, file_of: FileOf, tombstones_until: int, rest: Callable[[], None]) -> None:
         self._reader = reader
         self._file_of = file_of
         self._tombstones_until = tombstones_until

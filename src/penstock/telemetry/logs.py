@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, TextIO
 
@@ -31,6 +31,7 @@ LEVELS: Final = {
 }
 SECRETS: Final = ("token", "secret", "password", "authorization", "cookie", "api_key")
 HIDDEN: Final = "***"
+PREFIX: Final = "penstock."  # of every logger of ours: what follows is the component
 # What these say below a warning is ours to say, or nobody's.
 QUIET: Final = ("websockets", "asyncio", "grpc", "httpx", "httpcore")
 
@@ -39,7 +40,7 @@ logging.addLevelName(TRACE, "TRACE")
 access_logger: Final = logging.getLogger("penstock.access")
 
 
-def setup(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
+def setup(log_format: str, log_level: str, stream: TextIO | None = None, levels: Iterable[str] = ()) -> None:
     """Send every log of this process to `stream` (standard error). May be called again."""
     stream = stream or sys.stderr
     as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
@@ -70,11 +71,16 @@ def setup(log_format: str, log_level: str, stream: TextIO | None = None) -> None
         )
     )
     _take_over(handler)
-    set_level(log_level)
+    set_level(log_level, levels)
 
 
-def set_level(log_level: str) -> None:
-    """What is logged from now on."""
+def set_level(log_level: str, levels: Iterable[str] = ()) -> None:
+    """What is logged from now on. `levels` are those of single components, such as `storage=debug`."""
+    components = dict(level.split("=") for level in levels)
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith(PREFIX)]:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for component, level in components.items():
+        logging.getLogger(PREFIX + component).setLevel(LEVELS[level])
     logging.getLogger().setLevel(LEVELS[log_level])
     for name in QUIET:
         logging.getLogger(name).setLevel(max(LEVELS[log_level], logging.WARNING))
