@@ -107,4 +107,20 @@ STREAM_FAULTS: Final = (
         "            if start + size <= self.watermark:\n",
         STAGES,
     ),
+    Fault(
+        "view-kept-by-a-frame",
+        "compaction keeps a view of the states of a partition in a local variable",
+        "delivery/progress.py",
+        "        states = np.frombuffer(self.states[low:high], np.uint8)\n",
+        "        states = np.frombuffer(self.states, np.uint8)[low:high]\n",
+        ("tests/shard/test_latest.py",),
+    ),
+    Fault(
+        "compaction-without-rest",
+        "compaction takes all the time that it can get",
+        "shard/compaction.py",
+        "        if sequence != self._sequence:\n",
+        "        if False:\n",
+        ("tests/shard/test_latest.py",),
+    ),
 )
