@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidField, LeaseLost, TaskDied
+import penstock
+import penstock.spark
+from penstock.errors import DirectoryInUse, InvalidField, LeaseLost, TaskDied
 from penstock.refusals import suggestion
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import read_push
@@ -70,3 +72,27 @@ def test_comparing_names_takes_few_steps_however_long_they_are():
             reader.read(b'{"%b":1}' % (b"a" * 100_000))
     finally:
         limit.stop()
+
+
+def test_a_misspelt_name_of_the_module_is_suggested():
+    with pytest.raises(AttributeError, match=r"module 'penstock' has no attribute 'opne'; did you mean 'open'\?"):
+        _ = penstock.opne
+    with pytest.raises(AttributeError, match=r"has no attribute 'zzz'$"):
+        _ = penstock.zzz
+    with pytest.raises(AttributeError, match=r"'penstock.spark' has no attribute 'tabel'; did you mean 'table'\?"):
+        _ = penstock.spark.tabel
+
+
+def test_a_directory_that_this_process_has_open_is_not_to_be_stopped(tmp_path):
+    with penstock.open(tmp_path), pytest.raises(DirectoryInUse, match="which is this one") as refused:
+        penstock.open(tmp_path)
+
+    assert refused.value.hint == "close the other handle first, or share it: it is safe for threads"
+
+
+@pytest.mark.parametrize("wrong", ["5", 0, True, 1.5])
+def test_a_number_of_messages_of_the_wrong_type_is_refused_by_its_type(wrong):
+    with penstock.open_in_memory() as ps:
+        ps.queue("mail").push("x")
+        with pytest.raises(InvalidField, match="is not a whole number from 1 to 100,000"):
+            ps.queue("mail").lease(wrong)

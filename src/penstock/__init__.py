@@ -120,7 +120,10 @@ def __getattr__(name: str) -> Any:
     if name == "aio":
         return importlib.import_module("penstock.aio")
     if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        from penstock.refusals import likeness  # imported for mistakes only
+
+        meant = likeness(name, __all__)
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}" + (f"; {meant}" if meant else ""))
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 

@@ -90,7 +90,7 @@ def lease_request(
 ) -> LeaseRequest:
     """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
-        raise InvalidField(f"max: {max!r} is outside 1 to {limits.lease_messages_max}")
+        raise InvalidField(f"max: {max!r} is not a whole number from 1 to {limits.lease_messages_max:,}")
     if lease_seconds is not None:
         _lease_length(lease_seconds, "lease_seconds")
     if consumer:

@@ -219,3 +219,21 @@ def test_every_example_is_run_by_a_test():
     assert names
     for name in names:
         assert any(re.search(rf'examples[./"\', ]+{name}', source) for source in sources), name
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("http:/localhost:7711", "http://localhost:7711"),
+        ("penstock:localhost", "penstock://localhost"),
+        ("postgresql:/db/queues", "postgresql://db/queues"),
+    ],
+)
+@pytest.mark.parametrize("words", [("queues",), ("push", "mail", "hello")])
+def test_a_url_with_a_slash_missing_is_not_taken_for_a_directory(run, url, meant, words):
+    refused = run(*words, "--url", url)
+
+    assert refused.code == 1
+    assert f"url: {url!r} is not a URL" in refused.err
+    assert f"did you mean '{meant}'?" in refused.err
+    assert not Path(url.partition("/")[0]).exists()

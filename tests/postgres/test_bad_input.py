@@ -21,7 +21,7 @@ from tests.support.nodes import NodeThread
 from tests.support.postgres import PostgresServer
 
 SETTINGS_HINT = "docs/configuration.md lists every setting"
-NO_PASSWORD = "the password is wrong: put the right one into PENSTOCK_STORE, a PGPASSFILE or the password file"
+NO_PASSWORD = "the password is wrong: set the right one in PENSTOCK_STORE, PGPASSFILE or the password file"
 NO_LOGIN = "the role may not connect: see pg_hba.conf, and the role's LOGIN"
 
 
@@ -95,7 +95,7 @@ def test_a_role_without_rights(serve, guarded, url):
     refusal = serve(url.replace("penstock@", "poor@"))
     assert (refusal.exit_code, refusal.code) == (SERVER_ERROR, "storage")
     assert "permission denied for database" in refusal.message
-    assert refusal.hint == "CREATE SCHEMA penstock AUTHORIZATION role, or run `penstock store init` as its owner"
+    assert refusal.hint == "run CREATE SCHEMA penstock AUTHORIZATION role, or `penstock store init` as its owner"
 
 
 def test_a_database_that_is_not_there(serve, postgres):
@@ -109,7 +109,7 @@ def test_a_server_that_is_not_there(serve):
     refusal = serve("postgresql://penstock@127.0.0.1:1/db")
     assert (refusal.exit_code, refusal.code) == (SERVER_ERROR, "store_refused")
     assert "Connection refused" in refusal.message
-    assert refusal.hint == "check that PostgreSQL runs, and the address"
+    assert refusal.hint == "check that PostgreSQL is running and the address is right"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_password_in_the_arguments(serve):
     refusal = serve(None, "--store", "postgresql://penstock:s3cret@h/db")
     assert (refusal.exit_code, refusal.code, refusal.hint) == (USER_ERROR, "bad_settings", SETTINGS_HINT)
     assert refusal.message == (
-        "--store: a password in the arguments of a process can be read by everybody on this machine: use "
+        "--store: a password in the arguments of a process is visible to every user of this machine: use "
         "PENSTOCK_STORE, store_password_file or PGPASSFILE"
     )
 
@@ -145,8 +145,8 @@ def test_a_store_of_another_deployment(serve, url):
     refusal = serve(url, "--deployment", "staging")
     assert refusal == (
         *(USER_ERROR, "bad_settings"),
-        "store: it belongs to the deployment 'production', and this node to 'staging'",
-        "name another database, or set deployment to the same name",
+        "store: it belongs to the deployment 'production', but this node to 'staging'",
+        "use another database, or set deployment to the same name",
     )
 
 
@@ -157,7 +157,7 @@ def test_a_schema_of_a_newer_version(serve, url, postgres):
     refusal = serve(url)
     assert refusal == (
         *(SERVER_ERROR, "storage"),
-        f"the store has version {newer}, and this Penstock knows up to {schema.VERSION}",
+        f"the store has version {newer}, but this Penstock supports up to {schema.VERSION}",
         "upgrade Penstock on this node",
     )
 
@@ -172,7 +172,7 @@ def test_a_server_that_may_lose_what_it_confirms(serve, setting):
         server.close()
     assert refusal == (
         *(SERVER_ERROR, "store_refused"),
-        f"{setting} is off: what PostgreSQL confirms may be lost",
+        f"{setting} is off: commits that PostgreSQL confirms may be lost",
         f"set {setting} = on in postgresql.conf",
     )
 
@@ -225,7 +225,7 @@ def test_while_the_server_is_away_http_says_when_to_try_again_and_the_node_goes_
         error = answers[0].json()["error"]
         assert error["code"] == "unavailable"
         assert "does not answer" in error["message"]
-        assert error["hint"] == "PostgreSQL is away; try again in a moment"
+        assert error["hint"] == "PostgreSQL is unavailable; try again in a moment"
         assert int(answers[0].headers["retry-after"]) >= 1
         assert error["retry_after_ms"] > 0
 

@@ -124,12 +124,12 @@ def test_a_task_that_fails_leaves_nothing_behind(spark, data):
 @pytest.mark.parametrize(
     ("select", "message"),
     [
-        ("select 'a' payload, 1 prioritty", "prioritty: a column of int that no message has.*'priority'"),
+        ("select 'a' payload, 1 prioritty", "prioritty: a column of int that messages do not have.*'priority'"),
         ("select 'a' payload, 'high' priority", "priority: a column of string does not fit.*0 to 255"),
         ("select 1 payload", "payload: a column of int does not fit.*binary or string"),
         ("select 'a' payload, map('a', 1) headers", "headers: a column of map<string,int> does not fit"),
         ("select 'a' payload, true delay", "delay: a column of boolean does not fit.*seconds"),
-        ("select 1 id, 'x' name", "id: a column of int that no message has.*to_json"),
+        ("select 1 id, 'x' name", "id: a column of int that messages do not have.*to_json"),
         ("select 'k' key", "payload: there is no such column among key.*to_json"),
     ],
 )

@@ -231,9 +231,17 @@ class Broker(Flags):
             from penstock.postgres.outside import checked_target
 
             checked_target(self.address)
+        self._check_scheme()
         if self.is_directory and not Path(self.address).expanduser().is_dir():
             raise FileNotFoundError(f"there is no directory {self.address}")
         return self.address
+
+    def _check_scheme(self) -> None:
+        """A URL with a slash missing is not meant as a directory."""
+        scheme, colon, rest = self.address.partition(":")
+        if colon and self.is_directory and scheme in (*settings.PORTS, "postgresql", "postgres"):
+            hint = f"did you mean '{scheme}://{rest.lstrip('/')}'?"
+            raise CommandError(f"url: {self.address!r} is not a URL", hint=hint)
 
     @contextmanager
     def opened(self, *, create: bool = False) -> Iterator[Penstock]:
@@ -244,6 +252,7 @@ class Broker(Flags):
             with penstock.connect(self.address, client=CLIENT, token=self.token()) as ps, suggesting_queues(ps):
                 yield ps
             return
+        self._check_scheme()
         path = self.address if create else self.readable_address()
         try:
             ps = penstock.open(Path(path).expanduser())

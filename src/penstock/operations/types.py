@@ -134,7 +134,7 @@ def _messages(filter: Any, field: str) -> MessageFilter:
         validation.text(name, "headers", limits.task_filter_bytes_max)
         validation.text(value, f"headers.{name}", limits.task_filter_bytes_max)
     if filter.since is not None and filter.until is not None and filter.since >= filter.until:
-        raise InvalidField("from: it is not before to")
+        raise InvalidField("from: not before to")
     return filter
 
 

@@ -275,7 +275,7 @@ class AsyncSession(RemoteSession):
             replies = self.exchange.received(data, splitter)
         except Garbled as error:
             place = self._connector.address
-            self._hang_up(Unavailable(f"{place} does not speak the broker protocol: {error}"))
+            self._hang_up(Unavailable(f"{place} does not speak the broker protocol: {error}", hint=error.hint))
             return
         self._write(replies)
         is_over = self.exchange.is_leaving and not self.exchange.pending

@@ -301,7 +301,7 @@ class Connection:
         try:
             replies = self.exchange.received(data)
         except Garbled as error:
-            self._fail(Unavailable(f"{self._address} does not speak the broker protocol: {error}"))
+            self._fail(Unavailable(f"{self._address} does not speak the broker protocol: {error}", hint=error.hint))
         else:
             if self.exchange.turned_away and not self.exchange.pending:
                 self._lost("the broker is stopping", deadline)

@@ -128,7 +128,7 @@ class Connector:
                 self.failure = self._route.moved(error)
             except (OSError, Unavailable) as error:
                 self.drop()
-                self.failure = no_answer(self.address, error.message if isinstance(error, Unavailable) else error)
+                self.failure = no_answer(self.address, error)
             except BaseException:
                 self.drop()
                 raise

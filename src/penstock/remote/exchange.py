@@ -47,7 +47,11 @@ _RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class Garbled(Exception):
-    """The peer sends what no broker would: the connection is of no use."""
+    """The peer sends what no broker would: the connection is unusable."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class Exchange:
@@ -103,6 +107,8 @@ class Exchange:
                 else:
                     replies += self._unasked(kind, correlation, view[start:stop])
         except NOT_FRAMES as error:
+            if isinstance(error, PenstockError):
+                raise Garbled(error.message, error.hint or None) from error
             raise Garbled(str(error)) from error
         return replies
 

@@ -120,9 +120,9 @@ class Responses:
         """Bytes of frames. `Refused` or `OSError` when there are none to come."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            why = f"the server does not speak HTTP: {error}; use a penstock:// URL for a TCP port"
-            raise Refused(Unavailable(why)) from None
+        except httptools.HttpParserError:
+            hint = "use a penstock:// URL for a TCP port; the HTTP port is 7711 by default"
+            raise Refused(Unavailable("the server does not speak HTTP", hint=hint)) from None
         body = b"".join(self._pieces)
         self._pieces.clear()
         if self._is_frames or not self._status:

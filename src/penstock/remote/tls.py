@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.errors import InvalidField, TlsFailed, Unavailable, reason
+from penstock.errors import InvalidField, PenstockError, TlsFailed, Unavailable, reason
 
 if TYPE_CHECKING:
     from penstock.remote.settings import Address
@@ -110,13 +110,16 @@ def explained(error: ssl.SSLError, address: Address) -> Exception:
 
 def no_answer(address: Address, error: object) -> Unavailable:
     """Nobody answers. With TLS a broker that wants a certificate of the client just hangs up."""
-    why = reason(error) if isinstance(error, BaseException) else str(error)
+    if isinstance(error, PenstockError):
+        why = error.message
+    else:
+        why = reason(error) if isinstance(error, BaseException) else str(error)
     text = f"no broker answers at {address}: {why}"
     if why == "connection refused" and address.is_loopback:
         return Unavailable(text, hint=f"start a broker with '{address.serve_command()}', or check the address")
     if address.is_tls and why != "connection refused" and not isinstance(error, socket.gaierror):
         return Unavailable(text, hint=f"if the broker requires client certificates, {_HOW_TO_PROVE}")
-    return Unavailable(text)
+    return Unavailable(text, hint=getattr(error, "hint", None))
 
 
 def _not_verified(error: ssl.SSLCertVerificationError, address: Address) -> TlsFailed:

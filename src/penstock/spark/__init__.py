@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.refusals import likeness
 from penstock.spark.sessions import require_pyspark
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
+        meant = likeness(name, __all__)
+        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}" + (f"; {meant}" if meant else ""))
     require_pyspark()
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -88,7 +88,7 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
             _check_type(field.name, field.dataType)
         elif field.name not in READ_COLUMNS:
             raise InvalidField(
-                f"{field.name}: messages have no such column",
+                f"{field.name}: a column of {field.dataType.simpleString()} that messages do not have",
                 hint=_hint(field.name, names),
             )
     if PAYLOAD not in names:

@@ -163,7 +163,8 @@ class DirectoryLock:
             os.close(fd)
             if owner is None:
                 raise
-            raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
+            hint = "close the other handle first, or share it: it is safe for threads" if _is_own(owner) else None
+            raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}", hint=hint) from None
         self._fd = fd
         close_in_forks(self)
 
@@ -190,11 +191,15 @@ def _read_owner(fd: int) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
+def _is_own(owner: dict[str, Any]) -> bool:
+    return bool(owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname())
+
+
 def _describe(owner: dict[str, Any]) -> str:
     pid = owner.get("pid")
     if not isinstance(pid, int):
         return "another process"
-    if pid == os.getpid():
+    if _is_own(owner):
         return f"process {pid}, which is this one"
     if owner.get("host") != socket.gethostname():
         return f"process {pid} on {owner.get('host')}"

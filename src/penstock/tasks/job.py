@@ -35,7 +35,7 @@ class Job(AsyncJobCalls[T], JobCalls[T]):
         if view.state == TaskState.CANCELLED:
             raise TaskCancelled(f"{what} was cancelled" + (f": {view.error}" if view.error else ""))
         if view.state != TaskState.COMPLETED:
-            raise TaskUnfinished(f"{what} is {view.state} after {timeout or 0:g} seconds")
+            raise TaskUnfinished(f"{what} is still {view.state} after {timeout or 0:g} s")
         if view.result_error:
             problem = f"{what} is completed, but its result could not be stored: {view.result_error}"
             raise ResultLost(problem)
