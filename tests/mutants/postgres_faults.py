@@ -122,4 +122,12 @@ POSTGRES_FAULTS: Final = (
         "        return False\n",
         (f"{UNKNOWN}::test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_pushes",),
     ),
+    Fault(
+        "name-taken-back",
+        "a node takes its name back from another process, and both depose each other",
+        "postgres/membership.py",
+        "            if other is not None and other[0] and self._moves(link, other[1]):\n",
+        "            if False:\n",
+        ("tests/postgres/test_nodes.py::test_a_second_process_with_the_name_of_a_node_is_refused",),
+    ),
 )

@@ -8,6 +8,7 @@ from tests.mutants.fault import Fault
 
 _CRASHES: Final = ("tests/segments/test_located_crashes.py",)
 _READERS: Final = ("tests/segments/test_postgres_readers.py",)
+_OWNERS: Final = ("tests/segments/test_owner.py",)
 
 SEGMENT_FAULTS: Final = (
     Fault(
@@ -121,5 +122,31 @@ SEGMENT_FAULTS: Final = (
         "                return max(_durable_in(row[0]))\n",
         "                return 2**62\n",
         _READERS,
+    ),
+    Fault(
+        "sweep-without-owner",
+        "a copy of a data directory removes objects although another directory has the location",
+        "storage/location_owner.py",
+        "            _require(place.owner(), self._tokens, place)\n        else:",
+        "            pass\n        else:",
+        _OWNERS,
+    ),
+    Fault(
+        "copy-is-no-other",
+        "a copy of a data directory takes the location from its original",
+        "storage/location_owner.py",
+        "            if stored.place and mine and stored.place != mine:\n",
+        "            if False:\n",
+        _OWNERS,
+    ),
+    Fault(
+        "owner-before-its-token-is-kept",
+        "a token is at the location before the directory has it: after a crash the directory is refused",
+        "storage/location_owner.py",
+        '        self._disk.write_whole(NAME, msgspec.json.encode(OwnerFile(mine, self._tokens)) + b"\\n")\n'
+        "        place.set_owner(self._token)\n",
+        "        place.set_owner(self._token)\n"
+        '        self._disk.write_whole(NAME, msgspec.json.encode(OwnerFile(mine, self._tokens)) + b"\\n")\n',
+        ("tests/segments/test_located_crashes.py",),
     ),
 )

@@ -10,9 +10,8 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.errors import StoreRefused
-from penstock.postgres.hosts import SILENT_SECONDS, Hosts
 from penstock.postgres.links import Links
-from penstock.postgres.target import parse_store_url
+from penstock.postgres.target import SILENT_SECONDS, Hosts, parse_store_url
 
 
 class Silence(OSError):

@@ -1,7 +1,8 @@
 """A store in PostgreSQL, as a shard is opened on it: take it over, read it, own it, give it back.
 
 Taking over is one statement that raises the term: whoever had it before can change nothing from then on. It is eager,
-because nothing rests on the former owner knowing: see `ownership` for when a node decides to.
+because nothing rests on the former owner knowing: see `membership` for when a node decides to. It does not wait for
+what the former owner left half done.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +30,6 @@ from penstock.postgres.link import Link, session_name
 from penstock.postgres.links import Fenced, Links
 from penstock.postgres.membership import BEAT_SECONDS, EMBEDDED, STILL_LOOKS, Looks, Membership, View, look
 from penstock.postgres.target import parse_store_url
-from penstock.postgres.unblock import unblocked
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.journal_files import Mark, read_mark, write_mark
@@ -36,6 +39,10 @@ logger: Final = logging.getLogger("penstock.store")
 _TAKE: Final = """
     UPDATE penstock.shards SET owner = $3, term = term + 1 WHERE shard = $1 AND term = $2 RETURNING term"""
 _RELEASE: Final = "UPDATE penstock.shards SET owner = '' WHERE shard = $1 AND term = $2"
+_END_BLOCKERS: Final = """
+    SELECT pid, CASE WHEN application_name = $2 THEN pg_terminate_backend(pid) END FROM pg_stat_activity
+    WHERE pid = ANY(pg_blocking_pids($1::integer))"""
+PATIENCE_SECONDS: Final = 0.5  # that a takeover waits for a lock before it looks who holds it
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -213,6 +220,45 @@ class PostgresStore:
             except (StorageError, Closed) as error:
                 logger.warning("the shard could not be released: %s", error)
         self.links.close()
+
+
+@contextmanager
+def unblocked(links: Links, link: Link, owner: str) -> Iterator[None]:
+    """While `link` waits for a lock inside the block, sessions of the node `owner` that hold it are ended.
+
+    Such a session may hold the row of the shard while PostgreSQL waits for the rest of a statement from a client that
+    is frozen or cut off. Ending it rolls its transaction back, as the server does when it notices the loss by itself.
+    The term is raised only once nobody holds the row. A commit that waits for its standbys when it is ended counts as
+    done on this server; the commit of the takeover comes after it in the same log and waits for the same standbys.
+    """
+    row = link.one("SELECT pg_backend_pid()")
+    assert row is not None
+    over = threading.Event()
+    watcher = threading.Thread(
+        target=_end_blockers, args=(links, row[0], owner, over), name="penstock-takeover", daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _end_blockers(links: Links, pid: int, owner: str, over: threading.Event) -> None:
+    while not over.wait(PATIENCE_SECONDS):
+        try:
+            with links.borrowed() as link:
+                ended = link.rows(_END_BLOCKERS, pid, session_name(owner))
+        except StorageError as error:
+            logger.warning("the takeover waits for the former owner: %s", error, extra={"owner": owner})
+            continue
+        for session, is_ended in ended:
+            about = {"owner": owner, "session": session}
+            if is_ended:
+                logger.info("ended a session of the former owner that held the shard", extra=about)
+            else:
+                logger.warning("the takeover waits for a foreign session that holds the shard", extra=about)
 
 
 def is_connected(link: Link, node: str) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from penstock.clock import Clock, SystemClock
 from penstock.errors import DiskFull, InvalidField, NotADataDirectory, StorageError, StoreRefused
 from penstock.extras import postgres_extra
 from penstock.model import is_store_url
-from penstock.postgres.hosts import Hosts
 from penstock.storage.disk import RealDisk
 
+T = TypeVar("T")
+
+SILENT_SECONDS: Final = 5.0  # that a host is left out that did not answer
 HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT separated by commas"
 
 # Added unless the URL has them: the first primary among several hosts, and a peer that is gone is noticed.
@@ -47,6 +50,48 @@ _WORDS: Final = {
     "too many connections": "53300",
     "session is read-only": "25006",
 }
+
+
+class Hosts:
+    """The connection strings of one store, one for each host, tried in their order. Threads share what is known.
+
+    A machine that died answers nothing, and trying to connect takes the whole timeout. While the others decide who is
+    the primary now, a node tries again and again; it must not spend that time with the dead one. So a host that was
+    silent is left out for a while, unless all are. One that refuses, or that only reads, costs next to nothing and is
+    always tried.
+    """
+
+    def __init__(self, conninfos: tuple[str, ...], clock: Clock | None = None) -> None:
+        self.conninfos = conninfos
+        self._clock = clock or SystemClock()
+        self._left_out: dict[str, int] = {}  # until when
+
+    def connect(self, connect: Callable[[str], T], failure: type[Exception], silence: tuple[type[Exception], ...]) -> T:
+        """The first connection that can be made; raises the `failure` of the last host, with what the others said."""
+        failures: list[Exception] = []
+        for conninfo in self._in_turn():
+            if conninfo in self._left_out:
+                self._leave_out(conninfo)  # other threads need not find out too
+            try:
+                connection = connect(conninfo)
+            except failure as error:
+                if isinstance(error, silence):
+                    self._leave_out(conninfo)
+                failures.append(error)
+            else:
+                self._left_out.pop(conninfo, None)
+                return connection
+        if len(failures) > 1:
+            failures[-1].args = ("; ".join(dict.fromkeys(str(error).strip() for error in failures)),)
+        raise failures[-1]
+
+    def _in_turn(self) -> list[str]:
+        now = self._clock.monotonic()
+        answering = [conninfo for conninfo in self.conninfos if self._left_out.get(conninfo, now) <= now]
+        return answering or list(self.conninfos)
+
+    def _leave_out(self, conninfo: str) -> None:
+        self._left_out[conninfo] = self._clock.monotonic() + round(SILENT_SECONDS * 1_000_000)
 
 
 class Target(NamedTuple):
