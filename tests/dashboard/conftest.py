@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.dashboard.page_table import TRACE
 from tests.support.broker_process import PATIENCE_SECONDS, Served
 from tests.support.chromium import chromium
 from tests.support.dashboard import build_dashboard
 
+expect.set_options(timeout=20_000)
 PASSWORD = "a password of the tests"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 HUGE = 123456789012345678901234567890
+PREFIX = "/tools/queue"
 
 
 class Shop:
     """A broker with something to see on every page."""
 
-    def __init__(self, folder: Path, *flags: str, is_filled: bool = True) -> None:
-        self._flags = flags
+    def __init__(self, folder: Path, *flags: str, is_filled: bool = True, auth: str = "on") -> None:
+        self._flags, self._auth = flags, auth
+        self.task = ""
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._folder, self._runtime = folder, runtime
@@ -36,14 +42,19 @@ class Shop:
 
     def start(self) -> None:
         self.served = Served(
-            self._folder, "--auth", "on", "--data", "data", "--http-port", self.port, "--grpc-port", "off",
+            self._folder, "--auth", self._auth, "--data", "data", "--http-port", self.port, "--grpc-port", "off",
             "--durability", "os", *self._flags, XDG_RUNTIME_DIR=str(self._runtime),
         )  # fmt: skip
         self.port = str(self.served.port("http"))
         self.origin = f"http://localhost:{self.port}"
-        name, _, value = Path(self.served.ready["header_file"]).read_text().strip().partition(": ")
         self.api.close()
-        self.api = httpx.Client(base_url=f"{self.origin}/api/v1", headers={name: value}, timeout=PATIENCE_SECONDS)
+        self.api = httpx.Client(base_url=f"{self.origin}/api/v1", headers=self._headers(), timeout=PATIENCE_SECONDS)
+
+    def _headers(self) -> dict[str, str]:
+        if self._auth == "off":
+            return {}
+        name, _, value = Path(self.served.ready["header_file"]).read_text().strip().partition(": ")
+        return {name: value}
 
     def do(self, method: str, path: str, body: Any = None) -> Any:
         response = self.api.request(method, path, json=body)
@@ -70,13 +81,36 @@ class Shop:
         self.api.post("/queues/hostile/messages", content=f'{{"messages": [{{"payload": {HUGE}}}]}}')
         self.do("POST", "/queues/hostile/messages", {"messages": [{"payload_base64": "/v8AAQ=="}]})
         self.push("hostile", {"blob": "x" * 1_000_000})
-        self.do("POST", "/tasks", {"task_type": "send_mail", "queue": "mail", "args": ["ann@example.com"]})
+        mail = {"task_type": "send_mail", "queue": "mail", "args": ["ann@example.com"]}
+        self.task = self.do("POST", "/tasks", mail)["tasks"][0]["task_id"]
         self.do("PUT", "/schedules/nightly", {"cron": "0 3 * * *", "task_type": "report", "queue": "reports"})
         run = {"status": "done", "summary": "20 messages of one queue", "queues": ["shop.orders"]}
-        report = f"<style>h1 {{ color: red }}</style><h1>Roll-up</h1>{HOSTILE}"
+        report = f"<style>h1 {{ color: red }}</style><h1>Roll-up</h1>{HOSTILE if self._auth == 'on' else ''}"
         self.do("PUT", "/pipelines/rollup/runs/run-1", run | {"report": report, "started_at": "2026-01-31T09:00:00Z"})
-        self.do("PUT", "/users/viewer", {"grants": ["viewer"], "password": PASSWORD})
-        self.do("PUT", "/users/reader", {"grants": ["reader:shop.*"], "password": PASSWORD})
+        self._fill_details()
+        if self._auth == "on":
+            self.do("PUT", "/users/viewer", {"grants": ["viewer"], "password": PASSWORD})
+            self.do("PUT", "/users/reader", {"grants": ["reader:shop.*"], "password": PASSWORD})
+
+    def _fill_details(self) -> None:
+        """What pages of one thing show: a workflow, a worker, a trace, a lease, an operation; and an empty queue."""
+        self.do("POST", "/queues", {"name": "idle"})
+        self.hold()
+        self.push("traced", 1, trace=TRACE)
+        parent = self.do("POST", "/tasks", {"task_type": "extract", "queue": "flow", "workflow": "wf-shop"})
+        needs = [parent["tasks"][0]["task_id"]]
+        self.do("POST", "/tasks", {"task_type": "load", "queue": "flow", "workflow": "wf-shop", "depends_on": needs})
+        self.do("POST", "/tasks/cancel", {"queue": "nothing-there"})
+        self.beat()
+
+    def hold(self) -> None:
+        """Lease a message for an hour."""
+        self.do("POST", "/queues/shop.orders/lease", {"max": 1, "consumer": "checkout-1", "lease_ms": 3_600_000})
+
+    def beat(self) -> None:
+        """A heartbeat of the worker."""
+        about = {"queues": ["mail"], "task_types": ["send_mail"], "concurrency": 4}
+        self.do("POST", "/workers/worker-1/heartbeat", about | {"host": "h", "pid": 7, "version": "1"})
 
     def link(self) -> str:
         """A one-time link that signs the owner in."""
@@ -101,16 +135,40 @@ def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shop.close()
 
 
+@pytest.fixture
+def open_shop(browser: Browser, tmp_path: Path) -> Iterator[Shop]:
+    """A shop where nobody signs in."""
+    shop = Shop(tmp_path, "--audit", "on", auth="off")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def prefixed(browser: Browser, tmp_path: Path) -> Iterator[Shop]:
+    """A shop where nobody signs in, shown under a path by a proxy."""
+    shop = Shop(tmp_path, "--audit", "on", "--http-prefix", PREFIX, auth="off")
+    yield shop
+    shop.close()
+
+
 class Dashboard:
     """A page of the dashboard."""
 
     def __init__(self, shop: Shop, context: BrowserContext) -> None:
-        self.shop = shop
+        self.shop, self.context = shop, context
         self.page: Page = context.new_page()
         self.said: list[str] = []
         self.ignored: tuple[str, ...] = ()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.listen(self.page)
+
+    def listen(self, page: Page) -> None:
+        """Note what a page writes to its console."""
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+
+    def tab_secret(self) -> str:
+        """What another tab needs to share the session."""
+        return str(self.page.evaluate("sessionStorage.getItem('penstock-tab')"))
 
     def sign_in(self) -> None:
         self.page.goto(self.shop.link())
@@ -128,7 +186,7 @@ class Dashboard:
         expect(self.page.get_by_role("heading", level=1)).to_have_text(heading)
 
     def ignore_network(self) -> None:
-        """What the browser itself says about requests that were refused, or reached nobody, is expected."""
+        """What the browser itself notes is expected: requests that were refused, or reached nobody."""
         self.ignored = ("Failed to load resource", "WebSocket connection to")
 
     def row(self, table: str, text: str) -> Any:
@@ -143,10 +201,10 @@ def opener(browser: Browser, shop: Shop) -> Iterator[Opener]:
     """Opens dashboards, each in a profile of its own; their consoles are empty at the end."""
     opened: list[tuple[BrowserContext, Dashboard]] = []
 
-    def open_one(**options: Any) -> Dashboard:
+    def open_one(of: Shop = shop, **options: Any) -> Dashboard:
         context = browser.new_context(**options)
         context.set_default_timeout(30_000)
-        dashboard = Dashboard(shop, context)
+        dashboard = Dashboard(of, context)
         opened.append((context, dashboard))
         return dashboard
 
@@ -164,6 +222,53 @@ def dashboard(opener: Opener) -> Dashboard:
     opened = opener()
     opened.sign_in()
     return opened
+
+
+class Prefixed(BaseHTTPRequestHandler):
+    """Forwards requests below a path to the broker."""
+
+    origin = ""
+
+    def _forward(self) -> None:
+        if not self.path.startswith(f"{PREFIX}/"):
+            self.send_error(404)
+            return
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "accept-encoding"}
+        headers["x-forwarded-prefix"] = PREFIX
+        url = self.origin + self.path.removeprefix(PREFIX)
+        answer = httpx.request(self.command, url, content=body, headers=headers)
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            if name not in {"content-length", "connection", "transfer-encoding", "content-encoding"}:
+                self.send_header(name, value)
+        self.send_header("content-length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_POST = do_DELETE = do_PUT = _forward  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Proxy:
+    """A proxy that shows a broker under a path, and knows no WebSockets."""
+
+    def __init__(self, origin: str) -> None:
+        handler = type("Handler", (Prefixed,), {"origin": origin})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self.url = f"http://127.0.0.1:{self._server.server_port}{PREFIX}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 def sizes() -> dict[str, Any]:

@@ -45,6 +45,16 @@ def test_a_refusal_is_shown_in_the_dialog_and_nothing_is_lost(dashboard):
     dashboard.ignore_network()  # the browser itself notes the status 400
 
 
+def test_the_page_says_what_is_wrong_with_what_was_typed(dashboard):
+    page = dashboard.page
+    dashboard.open("queues/shop.orders/options", "shop.orders")
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("{")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("This cannot be sent")
+
+
 def test_one_cause_of_dead_letters_is_redriven(dashboard, shop):
     shop.push("redrive.me", 1, 2)
     shop.fail("redrive.me", "gone")

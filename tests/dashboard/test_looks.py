@@ -34,6 +34,43 @@ def test_a_queue_says_why_its_messages_wait_and_who_holds_them(dashboard, limite
     expect(row).to_contain_text("warehouse-7")
 
 
+def test_messages_of_a_queue_are_searched_by_text_key_and_state(dashboard, shop):
+    shop.push("look.search", {"to": "ann"}, {"to": "bob"}, key="acme")
+    shop.push("look.search", {"to": "ann"}, key="other")
+    page = dashboard.page
+    dashboard.open("queues/look.search/messages", "look.search")
+    page.keyboard.press("/")
+    page.keyboard.type("key:acme ann")
+    page.keyboard.press("Enter")
+    rows = page.get_by_role("table", name="Messages").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text('"to": "ann"')
+    expect(page.locator(".table-foot")).to_contain_text("1 message of 3 that were looked at")
+
+    dashboard.open("queues/look.search/messages?q=status:dead key:acme", "look.search")
+    expect(page.get_by_text("No message matches")).to_be_visible()
+    expect(page.locator(".empty .command")).to_contain_text("penstock search look.search --state 'dead' --key 'acme'")
+
+
+def test_a_group_is_moved_after_the_broker_said_what_that_does(dashboard, shop):
+    shop.push("look.seek", *range(3))
+    page = dashboard.page
+    dashboard.open("queues/look.seek/groups", "look.seek")
+    page.get_by_role("button", name="Move", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("status")).to_have_text("3 open messages will not be delivered.")
+    expect(dialog).to_contain_text("penstock seek look.seek default latest")
+    position = dialog.get_by_role("textbox", name="To")
+    position.fill("nonsense")
+    expect(dialog.get_by_role("alert")).to_contain_text("nonsense")
+    position.fill("2")
+    expect(dialog.get_by_role("status")).to_have_text("2 open messages will not be delivered.")
+    dialog.get_by_role("button", name="Move", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Moved")
+    assert shop.do("GET", "/queues/look.seek/stats")["groups"]["default"]["ready"] == 1
+    dashboard.ignore_network()  # the browser itself notes the status 400
+
+
 def test_a_task_says_why_it_waits(dashboard, shop):
     body = {"task_type": "lonely", "queue": "look.tasks", "args": []}
     task = shop.do("POST", "/tasks", body)["tasks"][0]["task_id"]

@@ -1,68 +1,8 @@
-"""Every page shows what the broker holds, in both themes, wide and narrow, and is accessible."""
+"""What single pages show of the broker, beyond what holds for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-
-PAGES = [
-    ("", "Overview"),
-    ("queues", "Queues"),
-    ("queues/shop.orders", "shop.orders"),
-    ("queues/shop.orders/messages", "shop.orders"),
-    ("queues/shop.orders/groups", "shop.orders"),
-    ("queues/shop.orders/dlq", "shop.orders"),
-    ("queues/shop.orders/leases", "shop.orders"),
-    ("queues/shop.orders/keys", "shop.orders"),
-    ("queues/shop.orders/options", "shop.orders"),
-    ("messages/shop.orders/0/0", "shop.orders/0/0"),
-    ("dlq", "Dead letters"),
-    ("dlq?queue=shop.orders", "Dead letters"),
-    ("workflows", "Workflows"),
-    ("traces", "Traces"),
-    ("pipelines", "Pipelines"),
-    ("schedules/nightly", "nightly"),
-    ("broker/connections", "Broker"),
-    ("broker/cluster", "Broker"),
-    ("tasks", "Tasks"),
-    ("workers", "Workers"),
-    ("schedules", "Schedules"),
-    ("history", "History"),
-    ("query", "Query"),
-    ("queues/shop.orders/history", "shop.orders"),
-    ("operations", "Operations"),
-    ("audit", "Audit"),
-    ("broker", "Broker"),
-]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
-def test_every_page_is_accessible_in_both_themes_wide_and_narrow(opener, theme, width):
-    # axe puts a script into the page, which the page's own policy forbids.
-    shown = opener(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
-    shown.sign_in()
-    problems: list[str] = []
-    for path, heading in PAGES:
-        shown.open(path, heading)
-        settled(shown.page)
-        problems += [f"{path}: {problem}" for problem in violations(shown.page)]
-        if shown.page.evaluate("document.documentElement.scrollWidth") > width:
-            problems.append(f"{path}: wider than the window")
-    assert problems == []
-
-
-def settled(page) -> None:
-    expect(page.locator("[aria-busy]")).to_have_count(0)
-
-
-def violations(page) -> Iterable[str]:
-    for violation in Axe().run(page).response["violations"]:
-        node = violation["nodes"][0]
-        yield f"{violation['id']}: {node['html'][:200]} {node.get('failureSummary', '')[:200]}"
 
 
 def test_the_overview_names_what_is_wrong_first(dashboard):

@@ -1,14 +1,11 @@
-"""How the files are served: sizes, caching, compression, the policy, and behind a prefix."""
+"""How the files are served: sizes, caching, compression and the policy."""
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from playwright.sync_api import expect
 
 from penstock.cli.serve import _say
 from penstock.dashboard.files import NO_BANNER, Files
@@ -74,57 +71,3 @@ def test_a_broker_without_a_build_says_so_when_it_starts(monkeypatch, capsys, tm
 def test_a_prefix_that_is_not_a_path_is_ignored(browser):
     page = Files().reply("", prefix='/x"><script>').content
     assert b'<base href="/ui/">' in page
-
-
-class Prefixed(BaseHTTPRequestHandler):
-    """A proxy that shows the broker under /tools/queue."""
-
-    origin = ""
-
-    def _forward(self) -> None:
-        if not self.path.startswith("/tools/queue/"):
-            self.send_error(404)
-            return
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "accept-encoding"}
-        headers["x-forwarded-prefix"] = "/tools/queue"
-        url = self.origin + self.path.removeprefix("/tools/queue")
-        answer = httpx.request(self.command, url, content=body, headers=headers)
-        self.send_response(answer.status_code)
-        for name, value in answer.headers.items():
-            if name not in {"content-length", "connection", "transfer-encoding", "content-encoding"}:
-                self.send_header(name, value)
-        self.send_header("content-length", str(len(answer.content)))
-        self.end_headers()
-        self.wfile.write(answer.content)
-
-    do_GET = do_POST = do_DELETE = do_PUT = _forward  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_the_dashboard_works_under_a_path_of_a_proxy_without_websockets(browser, tmp_path):
-    from tests.support.broker_process import Served
-
-    flags = ("--data", "data", "--http-port", "0", "--grpc-port", "off", "--http-prefix", "/tools/queue")
-    with Served(tmp_path, *flags) as served:
-        origin = f"http://127.0.0.1:{served.port('http')}"
-        httpx.post(f"{origin}/api/v1/queues", json={"name": "behind"}).raise_for_status()
-        handler = type("Handler", (Prefixed,), {"origin": origin})
-        proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        thread = threading.Thread(target=proxy.serve_forever)
-        thread.start()
-        try:
-            page = browser.new_page()
-            page.goto(f"http://127.0.0.1:{proxy.server_port}/tools/queue/ui/queues/behind")
-            expect(page.get_by_role("heading", level=1)).to_have_text("behind")
-            page.get_by_role("link", name="Queues", exact=True).first.click()
-            # The proxy knows no WebSockets: after a few tries the page asks every few seconds.
-            expect(page.get_by_role("row").filter(has_text="behind")).to_have_count(1, timeout=60_000)
-            assert "/tools/queue/ui/queues" in page.url
-            page.close()
-        finally:
-            proxy.shutdown()
-            proxy.server_close()
-            thread.join()

@@ -123,6 +123,20 @@ def test_the_filter_completes_fields_and_states(shown):
     expect(page.get_by_text("No task matches")).to_be_visible()
 
 
+def test_the_filter_completes_values_and_names_of_arguments_that_the_broker_knows(shown, crowd):
+    page = shown.page
+    crowd.do("POST", "/tasks", {"task_type": "rare", "queue": "few", "kwargs": {"customer": "ann"}})
+    shown.open("tasks", "Tasks")
+    page.keyboard.press("/")
+    page.keyboard.type("task_type:ra")
+    expect(page.get_by_role("option", name="rare")).to_contain_text("1")
+    page.get_by_label("Filter tasks").fill("kwargs.cu")
+    page.get_by_role("option", name="kwargs.customer").click()
+    page.keyboard.type("ann")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("table", name="Tasks").locator("tbody tr")).to_have_count(1)
+
+
 def test_a_link_opens_by_the_whole_row(shown):
     shown.open("queues?q=team-03.queue-003", "Queues")
     shown.page.get_by_role("table", name="Queues", exact=True).locator("tbody td").nth(3).click()

@@ -140,6 +140,11 @@ export function may(action: string, queue = ""): boolean {
   return (me.value?.grants ?? []).some((grant) => allows(grant, action, queue));
 }
 
+/** Whether any grant allows `action` on some queue. */
+export function mayAnywhere(action: string): boolean {
+  return (me.value?.grants ?? []).some((grant) => grant.startsWith(`${action}:`));
+}
+
 function allows(grant: string, action: string, queue: string): boolean {
   const colon = grant.indexOf(":");
   const pattern = grant.slice(colon + 1);

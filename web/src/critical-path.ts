@@ -1,4 +1,4 @@
-// The chain of tasks that decided how long a workflow took, and what would make it shorter.
+// The critical path of a workflow in waits and work, and what would make the workflow shorter.
 import type { Task } from "./types";
 
 export interface Step {
@@ -11,23 +11,12 @@ export interface Step {
 const instant = (iso: string | null | undefined): number => (iso ? Date.parse(iso) : Date.now());
 export const runTime = (task: Task): number => (task.started_at ? Math.max(0, instant(task.finished_at) - instant(task.started_at)) : 0);
 
-/** The chain of parents that ended last, from the task that ended last back to a root. */
-export function criticalPath(tasks: readonly Task[]): Task[] {
-  const byId = new Map(tasks.map((task) => [task.task_id, task]));
-  const latest = (list: readonly Task[]): Task | undefined => [...list].sort((a, b) => instant(b.finished_at) - instant(a.finished_at))[0];
-  const chain: Task[] = [];
-  let task = latest(tasks);
-  while (task && !chain.includes(task)) {
-    chain.unshift(task);
-    task = latest(task.depends_on.map((id) => byId.get(id)).filter((parent): parent is Task => parent !== undefined));
-  }
-  return chain;
-}
-
-/** The critical path in waits and work. A step saves less than half of itself where another chain is nearly as long. */
-export function steps(tasks: readonly Task[]): Step[] {
+/** The steps of the path, whose ids the broker names. A step saves less than half of itself where another chain is nearly as long. */
+export function steps(tasks: readonly Task[], path: readonly string[]): Step[] {
   const whole = lastEnd(tasks);
-  return criticalPath(tasks).map((task, index, chain) => {
+  const byId = new Map(tasks.map((task) => [task.task_id, task]));
+  const chain = path.map((id) => byId.get(id)).filter((task): task is Task => task !== undefined);
+  return chain.map((task, index) => {
     const before = index ? instant(chain[index - 1]?.finished_at) : instant(task.submitted_at);
     const worked = runTime(task);
     return { task, waited: Math.max(0, task.started_at ? instant(task.started_at) - before : 0), worked, saves: Math.max(0, whole - lastEnd(tasks, task.task_id)) };

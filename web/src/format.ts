@@ -61,9 +61,15 @@ export function brief(milliseconds: number): string {
 }
 
 export const exact = (iso: string): string => `${new Date(iso).toLocaleString("sv")}.${iso.match(/\.(\d{3})/)?.[1] ?? "000"} · ${iso}`;
+const days = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+/** A time of the next days: "Sat 31 Jan, 09:05". */
+export const dayTime = (iso: string): string => days.format(new Date(iso)).replace(",", "");
 /** A time in the zone of the browser: "2026-01-31 09:05:00". */
 export const local = (iso: string | number): string => new Date(iso).toLocaleString("sv");
 
 export function plural(value: number, noun: string, many = `${noun}s`): string {
   return `${count(value)} ${value === 1 ? noun : many}`;
 }
+
+/** A trace in few letters: the id in a traceparent such as 00-4bf9…-00f0…-01. */
+export const traceText = (trace: string): string => `${(trace.split("-")[1] ?? trace).slice(0, 13)}…`;

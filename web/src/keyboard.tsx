@@ -5,7 +5,7 @@ import { openPalette } from "./parts/palette";
 import { activeTable } from "./parts/table";
 import { openDialog } from "./parts/dialog";
 import { link, navigate } from "./router";
-import { SECTIONS } from "./shell";
+import { SECTIONS } from "./routes";
 
 const KEY = "penstock-single-keys";
 export const singleKeys = signal(localStorage.getItem(KEY) !== "off");

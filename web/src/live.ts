@@ -106,10 +106,13 @@ function startPolling(): void {
     if (isPaused.value) return;
     // Whether the broker is there at all is known by asking it who is signed in.
     loadMe().then(
-      () => (connection.value = socket?.readyState === WebSocket.OPEN ? "live" : "polling"),
+      () => {
+        const isOpen = socket?.readyState === WebSocket.OPEN;
+        connection.value = isOpen ? "live" : "polling";
+        if (!isOpen) for (const subscriber of subscribers.values()) subscriber.poll();
+      },
       () => (connection.value = "offline"),
     );
-    if (connection.value === "polling") for (const subscriber of subscribers.values()) subscriber.poll();
   };
   tick();
   pollTimer = window.setInterval(tick, POLL_MS);

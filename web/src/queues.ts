@@ -1,6 +1,6 @@
 // The live statistics of every queue, with rates and a short memory for sparklines.
 import { computed, signal } from "@preact/signals";
-import { get, type Schemas } from "./api";
+import { ApiError, get, type Schemas } from "./api";
 import { serverNow } from "./format";
 import { isPaused, subscribe, type LiveEvent } from "./live";
 
@@ -36,7 +36,10 @@ const stats = new Map<string, QueueStats>();
 let sampledAt = 0;
 let publishedAt = 0;
 
+/** Null until the first numbers are there. */
 export const rows = signal<Map<string, QueueRow> | null>(null);
+/** Why the numbers could not be fetched the last time. */
+export const problem = signal<ApiError | null>(null);
 export const updatedAt = signal(0);
 
 export interface Total {
@@ -105,8 +108,17 @@ export function watchQueues(): () => void {
   };
 }
 
+/** Fetch all numbers; what goes wrong is in `problem`. */
 export async function refresh(): Promise<void> {
-  const { queues } = await get<Schemas["StatsView"]>(["stats"]);
+  let queues: readonly QueueStats[];
+  try {
+    ({ queues } = await get<Schemas["StatsView"]>(["stats"]));
+    problem.value = null;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    problem.value = error;
+    return;
+  }
   const names = new Set(queues.map((queue) => queue.name));
   for (const name of [...stats.keys()]) if (!names.has(name)) forget(name);
   take(queues, Date.now());

@@ -6,72 +6,18 @@ import { ApiError, broker, me, signOut, tabSecret } from "./api";
 import { brief, local, short } from "./format";
 import { helpText, listenToKeys } from "./keyboard";
 import { connection, isPaused } from "./live";
-import { Icon, type IconName } from "./parts/icon";
+import { Icon } from "./parts/icon";
 import { Problem, Skeleton } from "./parts/load";
 import { Palette, openPalette } from "./parts/palette";
 import { DialogHost, ToastHost, openDialog } from "./parts/dialog";
 import { Empty } from "./parts/ui";
 import { sortedRows, updatedAt, watchQueues } from "./queues";
 import { Link, link, path, query, setQuery } from "./router";
+import { GROUPS, type PageModule, routeOf } from "./routes";
 import { isDark, toggleTheme } from "./theme";
-
-type PageModule = { default: ComponentType };
-
-export interface Section {
-  id: string;
-  title: string;
-  key: string; // after "g"
-  icon: IconName;
-  load: () => Promise<PageModule>;
-}
-
-/** The pages, in groups: what is there, what happened, and the broker itself. */
-const GROUPS: readonly (readonly Section[])[] = [
-  [
-    { id: "", title: "Overview", key: "o", icon: "overview", load: () => import("./pages/overview") },
-    { id: "queues", title: "Queues", key: "q", icon: "queues", load: () => import("./pages/queues") },
-    { id: "dlq", title: "Dead letters", key: "d", icon: "dead", load: () => import("./pages/dlq") },
-    { id: "tasks", title: "Tasks", key: "t", icon: "tasks", load: () => import("./pages/tasks") },
-    { id: "workflows", title: "Workflows", key: "f", icon: "workflows", load: () => import("./pages/workflows") },
-    { id: "workers", title: "Workers", key: "w", icon: "workers", load: () => import("./pages/workers") },
-    { id: "schedules", title: "Schedules", key: "s", icon: "schedules", load: () => import("./pages/schedules") },
-  ],
-  [
-    { id: "history", title: "History", key: "h", icon: "history", load: () => import("./pages/history") },
-    { id: "traces", title: "Traces", key: "r", icon: "traces", load: () => import("./pages/traces") },
-    { id: "query", title: "Query", key: "u", icon: "query", load: () => import("./pages/query") },
-    { id: "pipelines", title: "Pipelines", key: "l", icon: "pipelines", load: () => import("./pages/pipelines") },
-  ],
-  [
-    { id: "operations", title: "Operations", key: "p", icon: "operations", load: () => import("./pages/operations") },
-    { id: "audit", title: "Audit", key: "a", icon: "audit", load: () => import("./pages/audit") },
-    { id: "broker", title: "Broker", key: "b", icon: "broker", load: () => import("./pages/broker") },
-  ],
-];
-
-export const SECTIONS: readonly Section[] = GROUPS.flat();
-
-/** Pages with a part of the address behind their name. */
-const DETAILS: Record<string, () => Promise<PageModule>> = {
-  queues: () => import("./pages/queue"),
-  messages: () => import("./pages/message"),
-  tasks: () => import("./pages/task"),
-  workflows: () => import("./pages/workflow"),
-  workers: () => import("./pages/worker"),
-  schedules: () => import("./pages/schedule"),
-  traces: () => import("./pages/trace"),
-  pipelines: () => import("./pages/pipeline"),
-  broker: () => import("./pages/broker"),
-};
 
 /** The section that a page without one of its own belongs to. */
 const PARENTS: Record<string, string> = { messages: "queues" };
-
-function choose(parts: readonly string[]): (() => Promise<PageModule>) | undefined {
-  const [name = "", ...rest] = parts;
-  if (rest.length && DETAILS[name]) return DETAILS[name];
-  return SECTIONS.find((section) => section.id === name)?.load;
-}
 
 const loaded = new Map<() => Promise<PageModule>, ComponentType>();
 
@@ -104,8 +50,8 @@ function Shell() {
 const signInPage = (): Promise<PageModule> => import("./pages/sign-in");
 
 function CurrentPage() {
-  const load = choose(path.value);
-  if (!load) return <Empty title="There is no such page">The address may be mistyped, or of a newer version.</Empty>;
+  const load = routeOf(path.value)?.load;
+  if (!load) return <Empty title="There is no such page" command="penstock dashboard">The address may be mistyped, or of a newer version. The navigation leads to every page.</Empty>;
   return <Lazy load={load} key={path.value.slice(0, 2).join("/")} />;
 }
 

@@ -2,6 +2,7 @@
 import type { Schemas } from "./api";
 
 export type Task = Schemas["Task"];
+export type Workflow = Schemas["Workflow"];
 export type Message = Schemas["MessageView"];
 export type Operation = Schemas["Operation"];
 export type Holder = Schemas["Holder"];

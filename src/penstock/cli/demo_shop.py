@@ -2,25 +2,27 @@
 
 Orders arrive all the time, each with a trace of its own. Payments without a currency and cards of one bank fail and
 become dead letters; one carrier is slow, so its key waits; the group `analytics` lags behind; nobody reads `crm.sync`;
-one queue is paused; mails bounce now and then; a report is a workflow. Broker and worker are processes of their own.
+one queue is paused; mails bounce now and then; a report is a workflow. Where Spark is installed, a pipeline runs once.
+Broker and worker are processes of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import penstock
-from penstock import operations as ops
 from penstock.cli import output
 from penstock.cli.dashboard import new_link
 from penstock.cli.target import CLIENT
@@ -34,6 +36,7 @@ COUNTRIES: Final = ("de", "fr", "it", "nl", "pl", "se")
 BANKS: Final = ("Rhinebank", "Harbour Credit", "Northbank")
 CARRIERS: Final = ("swift", "swift", "swift", "parcel-one", "parcel-one", "snail")
 SLOW_CARRIER: Final = "snail"
+PIPELINE_AFTER_SECONDS: Final = 20.0
 CUSTOMERS: Final = ("ann", "bo", "chen", "dana", "emre", "bounce-7")
 
 
@@ -102,8 +105,8 @@ def _report() -> None:
 class Shop:
     """Producers and consumers, each in a thread with a connection of its own."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, where: Path) -> None:
+        self._url, self._where = url, where
         self._stopping = threading.Event()
         works: dict[str, Callable[[penstock.Penstock], None]] = {
             "storefront": self._order,
@@ -114,6 +117,7 @@ class Shop:
             "office": self._enqueue,
         }
         self._threads = [threading.Thread(target=self._run, args=item, name=item[0]) for item in works.items()]
+        self._threads.append(threading.Thread(target=self._roll_up, name="roll-up"))
 
     def start(self) -> None:
         """Make the queues and begin."""
@@ -127,7 +131,6 @@ class Shop:
             ps.queue("warehouse.import").push_many([{"sku": number} for number in range(40)])
             ps.queue("warehouse.import").pause()
             ps.queue("newsletter").push({"issue": 12}, delay=3600)
-            _tell_of_a_pipeline(ps)
         app.schedule("close-books", "0 3 * * *", close_books.s("eu"), timezone="Europe/Berlin")
         app.schedule("weekly-digest", "30 9 * * 1", close_books.s("us"), timezone="America/New_York")
         for thread in self._threads:
@@ -196,26 +199,19 @@ class Shop:
             delivery.ack()
         self._stopping.wait(0.6)
 
+    def _roll_up(self) -> None:
+        """Run a pipeline once, when there is something to count. Without Spark its page says how to run one."""
+        if not _has_spark() or self._stopping.wait(PIPELINE_AFTER_SECONDS):
+            return
+        queues = [word for queue in (ORDERS, PAYMENTS, SHIPMENTS) for word in ("--queue", queue)]
+        places = ("--url", self._url, "--out", str(self._where / "rollup"), "--master", "local[1]")
+        with _child("pipeline", "run", "rollup", *queues, *places, log=self._where / "pipeline.log") as pipeline:
+            while pipeline.poll() is None and not self._stopping.wait(0.5):
+                pass
 
-def _tell_of_a_pipeline(ps: penstock.Penstock) -> None:
-    """A run as `penstock pipeline run` reports it; the real ones need Spark."""
-    report = "<h1>Orders by country</h1><p>The shop has just opened: no orders yet.</p>"
-    now = datetime.now(UTC)
-    run = f"{now:%Y%m%dT%H%M%S}-demo"
-    summary = "orders by country, an example"
-    ps.session.execute(
-        ops.PutPipelineRun(
-            "rollup",
-            run,
-            "done",
-            started_at=now,
-            ended_at=now,
-            rows=0,
-            queues_read=(ORDERS,),
-            summary=summary,
-            report=report,
-        )
-    )
+
+def _has_spark() -> bool:
+    return importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 
 def _new_trace() -> str:
@@ -246,7 +242,8 @@ def _child(*words: str, log: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def run(where: Path, seconds: float | None) -> None:
-    """Start the broker, the worker and the shop; go on until Ctrl-C, or for `seconds`."""
+    """Start the broker, the worker and the shop; go on until Ctrl-C or SIGTERM, or for `seconds`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or broker and worker would be left behind
     ports = ("--tcp-port", "0", "--http-port", "0", "--grpc-port", "off")
     label = ("--dashboard-environment", "demo", "--dashboard-color", "blue")
     serve = ("serve", "--json", "--data", str(where / "data"), *ports, *label)
@@ -259,7 +256,7 @@ def run(where: Path, seconds: float | None) -> None:
         app.move(urls["tcp"])
         worker = ("worker", "penstock.cli.demo_shop:app", "--url", urls["tcp"], "--concurrency", "4")
         with _child(*worker, log=where / "worker.log"):
-            shop = Shop(urls["tcp"])
+            shop = Shop(urls["tcp"], where)
             shop.start()
             try:
                 link = new_link(urls["http"], CLIENT)

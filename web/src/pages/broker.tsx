@@ -4,7 +4,7 @@ import { bytes, count, duration, plural } from "../format";
 import { ask, notify } from "../parts/dialog";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { Action, Badge, Card, Empty, Facts, Page, Stats, Tabs, Time, type Tone } from "../parts/ui";
+import { Action, Badge, Card, Dash, Empty, Facts, Page, Stats, Tabs, Time, type Tone } from "../parts/ui";
 import { link, path } from "../router";
 import type { Cluster, Connections } from "../types";
 
@@ -106,11 +106,18 @@ function HealthTab() {
 
 type Connection = Connections["connections"][number];
 
+/** The name of a client; of a browser, which sends a long one, its kind. */
+function clientName(client: string): string {
+  const browser = client.match(/(Firefox|Edg|Chrome|Version)\/(\d+)/);
+  if (!client.startsWith("Mozilla/") || !browser) return client || "unnamed";
+  return `${{ Edg: "Edge", Version: "Safari" }[browser[1] ?? ""] ?? browser[1]} ${browser[2]}`;
+}
+
 function ConnectionsTab() {
   const loaded = useLoad("connections", (abort) => get<Connections>(["connections"], { limit: 1000 }, abort));
   useInterval(loaded.reload, 3);
   const columns: readonly Column<Connection>[] = [
-    { id: "client", title: "Client", narrow: true, cell: (row) => <span class="name">{row.client || "unnamed"}</span> },
+    { id: "client", title: "Client", narrow: true, cell: (row) => <span class="name" title={row.client}>{clientName(row.client)}</span> },
     { id: "principal", title: "Who", narrow: true, cell: (row) => row.principal || "nobody" },
     { id: "protocol", title: "Protocol", sort: (row) => row.protocol, cell: (row) => <Badge plain>{row.protocol}</Badge> },
     { id: "address", title: "Address", fills: true, cell: (row) => <code>{row.address}</code> },
@@ -173,9 +180,9 @@ function ClusterTab() {
                 { id: "role", title: "Role", narrow: true, cell: (node) => <Badge plain tone={node.role === "owner" ? "info" : "neutral"}>{node.role}</Badge> },
                 { id: "state", title: "State", narrow: true, cell: (node) => <Badge tone={TONES[node.status] ?? "neutral"}>{node.status}</Badge> },
                 { id: "address", title: "Address", fills: true, cell: (node) => <code>{node.address}</code> },
-                { id: "heartbeat", title: "Heartbeat", isNumber: true, cell: (node) => node.heartbeat_age_ms === null ? <span class="zero">–</span> : `${duration(node.heartbeat_age_ms)} ago` },
-                { id: "sequence", title: "Durable up to", isNumber: true, cell: (node) => (node.durable_sequence === null ? <span class="zero">–</span> : count(node.durable_sequence)) },
-                { id: "lag", title: "Behind", isNumber: true, cell: (node) => (node.lag === null ? <span class="zero">–</span> : count(node.lag)) },
+                { id: "heartbeat", title: "Heartbeat", isNumber: true, cell: (node) => node.heartbeat_age_ms === null ? <Dash /> : `${duration(node.heartbeat_age_ms)} ago` },
+                { id: "sequence", title: "Durable up to", isNumber: true, cell: (node) => (node.durable_sequence === null ? <Dash /> : count(node.durable_sequence)) },
+                { id: "lag", title: "Behind", isNumber: true, cell: (node) => (node.lag === null ? <Dash /> : count(node.lag)) },
               ]}
             />
           </Card>
@@ -190,7 +197,7 @@ function disconnect(row: Connection, reload: () => void): void {
   ask({
     title: `Close the connection of ${row.client || row.address}?`,
     children: <p>What it has leased stays leased until the lease runs out. Clients usually connect again by themselves.</p>,
-    command: `penstock connections close ${row.connection_id}`,
+    command: `penstock connections end ${row.connection_id}`,
     confirm: "Close it",
     danger: true,
     done: "Closed",

@@ -9,9 +9,10 @@ import { askBulk } from "../parts/bulk";
 import { ask } from "../parts/dialog";
 import { useInterval, useLoad, View } from "../parts/load";
 import { exactJson, isPlainText, preview } from "../parts/payload";
+import { QueueSelect } from "../parts/queue-select";
 import { Trend } from "../parts/spark";
 import { type Column, Table } from "../parts/table";
-import { Action, Badge, Bar, Card, Empty, Field, Page, Time } from "../parts/ui";
+import { Action, Badge, Bar, Card, Dash, Empty, Field, Page, Time } from "../parts/ui";
 import { refresh, sortedRows, watchQueues } from "../queues";
 import { Link, link, messageLink, query, setQuery } from "../router";
 import type { Message, Signature, Signatures } from "../types";
@@ -19,21 +20,9 @@ import type { Message, Signature, Signatures } from "../types";
 export default function DeadLetterPage() {
   useEffect(watchQueues, []);
   const queue = query.value.get("queue") ?? "";
-  const queues = sortedRows.value.filter((row) => row.dead > 0);
+  const names = sortedRows.value.filter((row) => row.dead > 0).map((row) => row.name);
   return (
-    <Page
-      title="Dead letters"
-      actions={
-        <select aria-label="Queue" value={queue} onChange={(event) => setQuery({ queue: event.currentTarget.value, signature: "" })}>
-          <option value="">All queues</option>
-          {[...new Set([...(queue ? [queue] : []), ...queues.map((row) => row.name)])].map((name) => (
-            <option key={name} value={name}>
-              {name}
-            </option>
-          ))}
-        </select>
-      }
-    >
+    <Page title="Dead letters" actions={<QueueSelect all="All queues" names={names} clears="signature" />}>
       {queue ? <DeadLetters queue={queue} /> : <Causes queue="" />}
     </Page>
   );
@@ -49,9 +38,12 @@ export function DeadLetters({ queue }: { queue: string }) {
   );
 }
 
+const UNREAD_SHOWN = 3;
+
 function Causes({ queue }: { queue: string }) {
   const loaded = useLoad(`signatures,${queue}`, (abort) => get<Signatures>(queue ? ["queues", queue, "dlq", "signatures"] : ["dlq", "signatures"], { limit: 100 }, abort));
   useInterval(loaded.reload, 15);
+  const unread = sortedRows.value.filter((row) => row.dead > 0 && (!queue || row.name === queue) && !may("read", row.name));
   const chosen = query.value.get("signature") ?? "";
   const chosenCause = loaded.data?.signatures.find((cause) => cause.signature === chosen && (!queue || cause.queue === queue));
   return (
@@ -61,6 +53,11 @@ function Causes({ queue }: { queue: string }) {
           {({ signatures }) =>
             signatures.length ? (
               <Table label="Causes" rows={signatures} columns={causeColumns(queue, loaded.reload)} rowKey={(cause) => cause.queue + cause.signature} defaultSort="-count" rowClass={(cause) => (cause === chosenCause ? "cursor" : "")} />
+            ) : unread.length ? (
+              <p class="notice warning" role="alert">
+                You may not read the dead letters of {unread.slice(0, UNREAD_SHOWN).map((row) => row.name).join(", ")}
+                {unread.length > UNREAD_SHOWN ? ` and ${count(unread.length - UNREAD_SHOWN)} more` : ""}: ask an owner for the grant read:{unread[0]?.name}
+              </p>
             ) : (
               <Empty title="No dead letters" command={`penstock dlq list ${queue || "QUEUE"}`}>
                 A message that fails as often as its queue allows ends here, with its error. Nothing has.
@@ -96,7 +93,7 @@ function causeColumns(queue: string, reload: () => void): readonly Column<Signat
 
 function Shared({ cause }: { cause: Signature }) {
   const [first] = cause.shares;
-  if (!first) return <span class="zero">–</span>;
+  if (!first) return <Dash />;
   return (
     <Badge plain title={`${first.failed_percent} % of the failed, ${first.healthy_percent} % of the healthy`}>
       <code>
@@ -231,7 +228,7 @@ function Letters({ queue }: { queue: string }) {
                 </div>
               </>
             ) : (
-              <Empty title="No dead letters">{search || signature ? "None matches." : "A message that fails as often as its queue allows ends here, with its error."}</Empty>
+              <Empty title={search || signature ? "No dead letter matches" : "No dead letters"}>{search || signature ? "Change the filter to see others." : "A message that fails as often as its queue allows ends here, with its error."}</Empty>
             )
           }
         </View>
@@ -275,7 +272,7 @@ const LETTER_COLUMNS: readonly Column<Message>[] = [
   { id: "group", title: "Group", cell: (message) => message.headers["penstock-group"] ?? "–" },
   { id: "attempts", title: "Attempts", isNumber: true, cell: (message) => message.headers["penstock-attempts"] ?? "–" },
   { id: "error", title: "Error", narrow: true, cell: (message) => <span title={message.headers["penstock-error"]}>{message.headers["penstock-error"] || message.headers["penstock-reason"] || "–"}</span> },
-  { id: "payload", title: "Payload", fills: true, cell: (message) => <code dir="auto">{preview(message, 160)}</code> },
+  { id: "payload", title: "Payload", fills: true, cell: (message) => <code dir="auto">{preview(message)}</code> },
 ];
 
 type LetterFilter = { signature?: string; error_contains?: string; ids?: string[] };

@@ -2,28 +2,18 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, may, type Schemas } from "../api";
-import { duration, local, rate, short } from "../format";
-import { Chart } from "../parts/chart";
+import { duration, local, rate, serverNow, short } from "../format";
+import { Chart, DURATION_STEPS } from "../parts/chart";
 import { useInterval, useLoad, View } from "../parts/load";
-import type { Series } from "../parts/numbers";
+import type { Series } from "../parts/chart-frame";
+import { QueueSelect } from "../parts/queue-select";
 import { Card, Empty, Page } from "../parts/ui";
 import { SavedViews } from "../parts/views";
 import { sortedRows, watchQueues } from "../queues";
 import { Link, link, query, setQuery } from "../router";
 import { replay } from "./replay";
 
-interface Mark {
-  at: string;
-  queue: string;
-  what: string;
-  by: string;
-  text: string;
-}
-
 type History = Schemas["HistorySeries"];
-
-/** Changes of a queue that are marked in its charts, by their names in the audit log. */
-const MARKED = new Set(["update_queue", "pause_queue", "resume_queue", "purge_queue", "create_group", "delete_group", "seek"]);
 
 const SPANS: readonly [string, string, number][] = [
   ["5m", "5 min", 300],
@@ -66,20 +56,17 @@ function range(): Range {
 
 export const iso = (seconds: number): string => new Date(seconds * 1000).toISOString();
 
-function load(queue: string, shift: number, abort: AbortSignal): Promise<History> {
+async function load(queue: string, compare: number | undefined, abort: AbortSignal): Promise<History> {
   const { from, to } = range();
-  return get<History>(["history", "series"], { queue: queue || undefined, metric: METRICS, from: iso(from - shift), to: iso(to - shift) }, abort);
+  return finished(await get<History>(["history", "series"], { queue, metric: METRICS, from: iso(from), to: iso(to), compare, marks: "true" }, abort));
 }
 
-/** What somebody changed in the span, from the audit log; nothing for those who may not read it. */
-async function loadMarks(queue: string, abort: AbortSignal): Promise<Mark[]> {
-  const { from, to } = range();
-  if (!may("read", "penstock.audit")) return [];
-  const { records } = await get<Schemas["Records"]>(["audit"], { since: iso(from), limit: 500 }, abort);
-  return records
-    .filter((record) => MARKED.has(record.what) && record.outcome === "ok" && (!queue || record.queue === queue) && Date.parse(record.at) / 1000 <= to)
-    .map((record) => ({ at: record.at, queue: record.queue, what: record.what, by: record.who, text: Object.entries(record.arguments).map(([name, value]) => `${name}=${String(value)}`).join(" ") }))
-    .sort((a, b) => a.at.localeCompare(b.at));
+/** Without a last step that is still going on: its rates would look like a fall. */
+function finished(history: History): History {
+  const last = history.times.at(-1);
+  if (last === undefined || history.times.length < 3 || last + history.step <= serverNow() / 1000) return history;
+  const cut = (series: History["series"]): History["series"] => Object.fromEntries(Object.entries(series).map(([name, values]) => [name, values.slice(0, -1)]));
+  return { ...history, times: history.times.slice(0, -1), series: cut(history.series), previous: cut(history.previous) };
 }
 
 export default function HistoryPage() {
@@ -90,14 +77,7 @@ export default function HistoryPage() {
       title="History"
       actions={
         <>
-          <select aria-label="Queue" value={queue} onChange={(event) => setQuery({ queue: event.currentTarget.value })}>
-            <option value="">The whole broker</option>
-            {[...new Set([...(queue ? [queue] : []), ...sortedRows.value.map((row) => row.name)])].map((item) => (
-              <option key={item} value={item}>
-                {item}
-              </option>
-            ))}
-          </select>
+          <QueueSelect all="The whole broker" names={sortedRows.value.map((row) => row.name)} />
           <SavedViews page="history" />
         </>
       }
@@ -113,9 +93,7 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
   const isCompared = query.value.get("compare") === "week";
   const picked = useSignal<Range | null>(null);
   const key = [queue, span, zoomed, query.value.get("to"), isCompared].join();
-  const loaded = useLoad(`history,${key}`, (abort) => load(queue, 0, abort));
-  const before = useLoad(isCompared ? `week,${key}` : null, (abort) => load(queue, WEEK, abort));
-  const marks = useLoad(`marks,${key}`, (abort) => loadMarks(queue, abort));
+  const loaded = useLoad(`history,${key}`, (abort) => load(queue, isCompared ? WEEK : undefined, abort));
   useInterval(loaded.reload, zoomed ? 3600 : span === "5m" ? 5 : 30);
   return (
     <>
@@ -138,13 +116,20 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
         {(history) =>
           history.times.length ? (
             <>
-              {history.begins_at && Date.parse(history.begins_at) > Date.parse(history.from) ? <p class="soft small">History begins at {local(history.begins_at)}.</p> : null}
-              <Marks marks={marks.data ?? []} />
+              <Marks history={history} />
               <div class="columns">
                 {CHARTS.map((chart) => (
-                    <Card key={chart.title} title={chart.title}>
-                      <Chart label={`${chart.title} of ${name}`} times={history.times} format={chart.format} marks={(marks.data ?? []).map((mark) => Date.parse(mark.at) / 1000)} series={lines(chart, history, isCompared ? before.data : undefined)} onSelect={(from, to) => (picked.value = { from, to: !zoomed && to >= (history.times.at(-1) ?? 0) - 2 * history.step ? Date.now() / 1000 : to })} />
-                    </Card>
+                  <Card key={chart.title} title={chart.title}>
+                    <Chart
+                      label={`${chart.title} of ${name}`}
+                      times={history.times}
+                      format={chart.format}
+                      steps={chart.format === duration ? DURATION_STEPS : undefined}
+                      marks={history.marks.map((mark) => Date.parse(mark.at) / 1000)}
+                      series={lines(chart, history)}
+                      onSelect={(from, to) => (picked.value = { from, to: !zoomed && to >= (history.times.at(-1) ?? 0) - 2 * history.step ? Date.now() / 1000 : to })}
+                    />
+                  </Card>
                 ))}
               </div>
             </>
@@ -182,14 +167,17 @@ function Picked({ range: { from, to }, queue, clear }: { range: Range; queue: st
 
 const MARKS_SHOWN = 6;
 
-/** Changes of options and pauses: each is a dashed line in the charts. */
-function Marks({ marks }: { marks: readonly Mark[] }) {
-  if (!marks.length) return null;
+/** Where history begins, and changes of options and pauses: each is a dashed line in the charts. */
+function Marks({ history }: { history: History }) {
+  const { marks, begins_at } = history;
+  const isCut = begins_at !== null && Date.parse(begins_at) > Date.parse(history.from);
+  if (!marks.length && !isCut) return null;
   return (
     <ul class="marks small soft" aria-label="Changes in this span">
+      {isCut ? <li>History begins at {local(begins_at)}</li> : null}
       {marks.slice(-MARKS_SHOWN).map((mark) => (
         <li key={mark.at + mark.what + mark.queue} class="key warning" title={`${local(mark.at)} ${mark.by}`}>
-          {local(mark.at).slice(11, 16)} {mark.what.replace(/_/g, " ")} {mark.queue} {mark.text} <span>by {mark.by || "nobody"}</span>
+          {local(mark.at).slice(11, 16)} {mark.what.replace(/_/g, " ")} {mark.queue} {mark.text} {mark.by ? <span>by {mark.by}</span> : null}
         </li>
       ))}
       {marks.length > MARKS_SHOWN ? <li>and {marks.length - MARKS_SHOWN} earlier</li> : null}
@@ -197,11 +185,10 @@ function Marks({ marks }: { marks: readonly Mark[] }) {
   );
 }
 
-/** The lines of a chart: as it was, and a week before. */
-function lines(chart: ChartSpec, history: History, before: History | undefined): Series[] {
+/** The lines of a chart: as it was, and a week before where that is asked for. */
+function lines(chart: ChartSpec, history: History): Series[] {
   const now = chart.lines.map(([metric, name, color]): Series => ({ name, color, values: history.series[metric] ?? [] }));
   const [first] = chart.lines;
-  if (!before || !first) return now;
-  const past = before.series[first[0]] ?? [];
-  return [...now, { name: `${first[1]}, a week before`, color: "soft", isDashed: true, values: history.times.map((_, index) => past[index] ?? null) }];
+  const before = first && history.previous[first[0]];
+  return before ? [...now, { name: `${first[1]}, a week before`, color: "soft", isDashed: true, values: before }] : now;
 }

@@ -1,12 +1,12 @@
 // One message: its payload, where it stands in each group, why it waits, and what happened to it.
 import { at, call, get, post, type Schemas } from "../api";
+import { traceText } from "../format";
 import { useInterval, useLoad, View } from "../parts/load";
 import { exactJson, isPlainText, Payload } from "../parts/payload";
 import { ask, notify } from "../parts/dialog";
 import { Action, Badge, Card, Empty, Facts, Field, Page, Time } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
 import { content } from "./queue-actions";
-import { traceText } from "./task";
 
 type Message = Schemas["MessageDetails"];
 
@@ -43,6 +43,7 @@ export default function MessagePage() {
         {(data) => (
           <div class="split">
             <div>
+              <Death headers={data.headers} />
               <Card title="Payload">
                 <Payload of={data} />
               </Card>
@@ -73,16 +74,50 @@ export default function MessagePage() {
               <Card title="Message">
                 <Facts aside items={facts(data)} />
               </Card>
-              {Object.keys(data.headers).length ? (
-                <Card title="Headers">
-                  <Facts aside items={Object.entries(data.headers)} />
-                </Card>
-              ) : null}
+              <Headers of={data.headers} />
             </div>
           </div>
         )}
       </View>
     </Page>
+  );
+}
+
+/** Headers that somebody pushed; those that Penstock itself wrote are shown in words elsewhere. */
+function Headers({ of }: { of: Record<string, string> }) {
+  const items = Object.entries(of).filter(([name]) => !name.startsWith(OWN));
+  return items.length ? (
+    <Card title="Headers">
+      <Facts aside items={items} />
+    </Card>
+  ) : null;
+}
+
+const OWN = "penstock-";
+
+/** Of a dead letter: why it died, and where it came from. */
+function Death({ headers }: { headers: Record<string, string> }) {
+  const of = (name: string): string => headers[OWN + name] ?? "";
+  if (!of("origin") || !of("dead-at")) return null;
+  return (
+    <Card title="Why it died">
+      {of("error") ? (
+        <pre class="trace" tabIndex={0}>
+          {of("error")}
+        </pre>
+      ) : null}
+      <Facts
+        items={[
+          ["Message", <Link key="origin" href={messageLink(of("origin"))}>{of("origin")}</Link>],
+          ["Group", of("group") || "–"],
+          ["Attempts", of("attempts") || "–"],
+          ["Reason", of("reason") || "–"],
+          ["Last consumer", of("last-consumer") || "–"],
+          ["First delivered", <Time key="first" at={of("first-delivered-at")} />],
+          ["Died", <Time key="died" at={of("dead-at")} />],
+        ]}
+      />
+    </Card>
   );
 }
 
@@ -139,8 +174,8 @@ function facts(message: Message): [string, preact.ComponentChildren][] {
   if (message.expires_at) items.push(["Expires", <Time key="expires" at={message.expires_at} />]);
   if (message.dedup_key) items.push(["Dedup key", message.dedup_key]);
   if (message.trace) items.push(["Trace", <Link key="trace" href={link(["traces", message.trace])}>{traceText(message.trace)}</Link>]);
-  const origin = message.headers["penstock-origin"];
-  if (origin) items.push(["Came from", <Link key="origin" href={messageLink(origin)}>{origin}</Link>]);
+  const source = message.headers[`${OWN}replayed-from`];
+  if (source) items.push(["Replayed from", <Link key="source" href={messageLink(source)}>{source}</Link>]);
   return items;
 }
 

@@ -7,7 +7,7 @@ import { subscribe } from "../live";
 import { ask } from "../parts/dialog";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { Action, Badge, Bar, Card, Empty, Page, Time, type Tone } from "../parts/ui";
+import { Action, Badge, Bar, Card, Dash, Empty, Page, Time, type Tone } from "../parts/ui";
 import type { Operation } from "../types";
 
 const TONES: Record<string, Tone> = { running: "info", waiting_for_canary: "warning", done: "ok", failed: "danger", stopped: "neutral" };
@@ -47,7 +47,7 @@ function columns(reload: () => void): readonly Column<Operation>[] {
 function timeLeft(operation: Operation) {
   const through = operation.done + operation.failed;
   const spent = serverNow() - Date.parse(operation.started_at);
-  if (operation.status !== "running" || !through || !operation.matched) return <span class="zero">–</span>;
+  if (operation.status !== "running" || !through || !operation.matched) return <Dash />;
   return duration(((operation.matched - through) * spent) / through);
 }
 
@@ -88,7 +88,7 @@ export default function Operations() {
             operations.length || changed.value.size ? (
               <Table label="Operations" rows={merged(operations, changed.value)} columns={columns(loaded.reload)} rowKey={(operation) => operation.operation_id} />
             ) : (
-              <Empty title="No operations" command="penstock operations begin cancel --status pending --task-type report">
+              <Empty title="No operations" command="penstock operations begin cancel --status pending --type report">
                 Work on everything that matches a filter is listed here while it runs, and for a while after: redrives, retries, replays. Begin one on Tasks or Dead letters.
               </Empty>
             )

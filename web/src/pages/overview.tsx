@@ -2,13 +2,13 @@
 import { useEffect } from "preact/hooks";
 import { get, type Schemas } from "../api";
 import { brief, count, duration, plural, rate, serverNow, short } from "../format";
-import { LiveChart } from "../parts/live-chart";
+import { Flow } from "../parts/flow";
 import { Icon } from "../parts/icon";
 import { Skeleton, useInterval, useLoad, View } from "../parts/load";
 import { Spark } from "../parts/spark";
 import { type Column, Table } from "../parts/table";
 import { Age, Amount, Badge, Card, Empty, Page, Stats, type Tone } from "../parts/ui";
-import { drainSeconds, type QueueRow, rows, seedTotals, sortedRows, TOTALS, totals, watchQueues } from "../queues";
+import { drainSeconds, type QueueRow, rows, seedTotals, sortedRows, totals, watchQueues } from "../queues";
 import { Link, link } from "../router";
 
 interface Problem {
@@ -76,7 +76,7 @@ export default function Overview() {
           {() => (rows.value === null ? <Skeleton rows={3} /> : found.length ? <Problems list={found} /> : <AllWell hasQueues={queues.length > 0} />)}
         </View>
       </Card>
-      <Flow />
+      <Flow of="all queues" samples={totals.value} />
       {queues.length ? (
         <Card title="Busiest queues" actions={<Link href={link(["queues"])}>All {count(queues.length)} queues</Link>} class="flush">
           <Table label="Busiest queues" rows={busiest(queues)} columns={BUSY_COLUMNS} rowKey={(queue) => queue.name} href={(queue) => link(["queues", queue.name])} />
@@ -130,30 +130,6 @@ function AllWell({ hasQueues }: { hasQueues: boolean }) {
     <Empty title="No queues yet" command={`penstock push orders '{"id": 1}'`}>
       A queue is created by its first message.
     </Empty>
-  );
-}
-
-function Flow() {
-  const samples = totals.value;
-  const times = samples.map((sample) => sample.at / 1000);
-  return (
-    <div class="columns">
-      <Card title="Messages per second">
-        <LiveChart
-          label="Messages per second over the last five minutes"
-          times={times}
-          span={TOTALS}
-          format={rate}
-          series={[
-            { name: "Pushed", color: "accent", values: samples.map((sample) => sample.pushed) },
-            { name: "Acknowledged", color: "second", values: samples.map((sample) => sample.acked) },
-          ]}
-        />
-      </Card>
-      <Card title="Backlog">
-        <LiveChart label="Messages that are not settled, over the last five minutes" times={times} span={TOTALS} series={[{ name: "Messages not settled", color: "accent", values: samples.map((sample) => sample.backlog) }]} />
-      </Card>
-    </div>
   );
 }
 

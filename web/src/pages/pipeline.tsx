@@ -16,11 +16,7 @@ export default function PipelineRunPage() {
   return (
     <Page
       title={run}
-      badges={
-        <>
-          {loaded.data ? <Badge tone={RUN_TONES[loaded.data.status] ?? "neutral"}>{loaded.data.status}</Badge> : null}
-        </>
-      }
+      badges={loaded.data ? <Badge tone={RUN_TONES[loaded.data.status] ?? "neutral"}>{loaded.data.status}</Badge> : null}
       crumbs={[
         ["Pipelines", link(["pipelines"])],
         [name, link(["pipelines"])],

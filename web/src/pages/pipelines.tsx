@@ -3,7 +3,7 @@ import { get, type Schemas } from "../api";
 import { count, duration, serverNow } from "../format";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { Badge, Card, Empty, Page, Time, type Tone } from "../parts/ui";
+import { Badge, Card, Dash, Empty, Page, Time, type Tone } from "../parts/ui";
 import { Link, link } from "../router";
 import type { PipelineRun } from "../types";
 
@@ -18,9 +18,9 @@ const COLUMNS: readonly Column<PipelineRun>[] = [
   { id: "state", title: "State", narrow: true, cell: (run) => <Badge tone={RUN_TONES[run.status] ?? "neutral"}>{run.status}</Badge> },
   { id: "started", title: "Started", isNumber: true, cell: (run) => <Time at={run.started_at} /> },
   { id: "took", title: "Took", isNumber: true, cell: (run) => tookText(run) },
-  { id: "rows", title: "Rows", isNumber: true, cell: (run) => (run.rows === null || run.rows === undefined ? <span class="zero">–</span> : count(run.rows)) },
+  { id: "rows", title: "Rows", isNumber: true, cell: (run) => (run.rows === null || run.rows === undefined ? <Dash /> : count(run.rows)) },
   { id: "summary", title: "Summary", fills: true, cell: (run) => <span class="soft">{run.error || run.summary}</span> },
-  { id: "report", title: "Report", cell: (run) => (run.has_report ? <Link href={link(["pipelines", run.pipeline, run.run])}>open</Link> : <span class="zero">–</span>) },
+  { id: "report", title: "Report", cell: (run) => (run.has_report ? <Link href={link(["pipelines", run.pipeline, run.run])}>open</Link> : <Dash />) },
 ];
 
 export default function Pipelines() {
@@ -40,7 +40,7 @@ export default function Pipelines() {
             </>
           ) : (
             <Card>
-              <Empty title="No pipelines have run" command="penstock batch run quality --data ./data">
+              <Empty title="No pipelines have run" command="penstock pipeline run rollup">
                 Pipelines over sealed messages run on Spark, started from the command line. Each run is listed here with what it did and its report.
               </Empty>
             </Card>

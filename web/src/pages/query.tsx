@@ -1,8 +1,9 @@
 // SQL over everything the broker keeps, live and past. It only reads, and only what the person may read.
-import { useState } from "preact/hooks";
-import { ApiError, post, type Schemas } from "../api";
+import { useEffect, useState } from "preact/hooks";
+import { type ApiError, post, type Schemas } from "../api";
 import { count, duration, plural } from "../format";
-import { Problem } from "../parts/load";
+import { asError } from "../parts/dialog";
+import { Problem, Skeleton } from "../parts/load";
 import { exactJson } from "../parts/payload";
 import { Table } from "../parts/table";
 import { Card, Command, Empty, Page } from "../parts/ui";
@@ -31,11 +32,14 @@ export default function QueryPage() {
       const data = await post<Result>(["history", "query"], { query: statement, limit: 1000 });
       setResult({ data, milliseconds: performance.now() - began });
     } catch (problem) {
-      setError(problem instanceof ApiError ? problem : new ApiError(0, "fault", String(problem), "", ""));
+      setError(asError(problem));
     } finally {
       setBusy(false);
     }
   };
+  useEffect(() => {
+    if (address.value.get("query")) void run(text); // a link shows what it found
+  }, []);
   const onKey = (event: KeyboardEvent): void => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
@@ -54,23 +58,34 @@ export default function QueryPage() {
             {isBusy ? "Running…" : "Run"}
           </button>
           <kbd>Ctrl Enter</kbd>
-          <select aria-label="Examples" value="" onChange={(event) => setText(EXAMPLES[Number(event.currentTarget.value)]?.[1] ?? text)}>
-            <option value="">Examples</option>
-            {EXAMPLES.map(([title], index) => (
-              <option key={title} value={index}>
-                {title}
-              </option>
-            ))}
-          </select>
           <span class="soft small">Views: messages, events, tasks, and one for each queue. At most 10 s and 1,000 rows.</span>
         </div>
       </Card>
-      {error ? <Problem error={error} /> : null}
+      {error ? <Problem error={error} retry={() => void run(text)} /> : null}
+      {isBusy && !result ? <Skeleton rows={5} /> : null}
       {result && !error ? <ResultTable result={result.data} milliseconds={result.milliseconds} /> : null}
+      {result || isBusy ? null : <Examples run={(statement) => (setText(statement), void run(statement))} />}
       <p class="soft small">
         In a terminal: <Command text={`penstock sql ${JSON.stringify(text.replace(/\s+/g, " "))}`} />
       </p>
     </Page>
+  );
+}
+
+function Examples({ run }: { run: (statement: string) => void }) {
+  return (
+    <Card title="Examples">
+      <ul class="examples">
+        {EXAMPLES.map(([title, statement]) => (
+          <li key={title}>
+            <button class="link" onClick={() => run(statement)}>
+              {title}
+            </button>
+            <code>{statement.replace(/\s+/g, " ")}</code>
+          </li>
+        ))}
+      </ul>
+    </Card>
   );
 }
 

@@ -1,8 +1,10 @@
 // What can be done to a queue and its groups, each behind a dialog that says what it does.
-import { useState } from "preact/hooks";
-import { at, call, post, type Schemas } from "../api";
+import { type Signal, signal, useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { type ApiError, at, call, post, type Schemas } from "../api";
 import { plural } from "../format";
-import { ask, notify } from "../parts/dialog";
+import { ask, asError, notify, TYPED_ABOVE } from "../parts/dialog";
+import { Problem } from "../parts/load";
 import { Field } from "../parts/ui";
 import { refresh } from "../queues";
 import { link, navigate } from "../router";
@@ -12,7 +14,7 @@ const draft: { name: string; partitions: string; ordering: string; lease_seconds
 export function createQueue(): void {
   ask({
     title: "Create a queue",
-    children: <NewQueueFields />,
+    children: newQueueFields(),
     command: () => `penstock queues create ${draft.name || "NAME"} --partitions ${draft.partitions} --ordering ${draft.ordering}`,
     confirm: "Create",
     done: "The queue was created",
@@ -31,10 +33,9 @@ export function createQueue(): void {
   });
 }
 
-function NewQueueFields() {
-  const [, redraw] = useState(0);
+function newQueueFields() {
   const input = (name: keyof typeof draft, mode: "text" | "numeric" = "text") => (
-    <input inputMode={mode} required value={draft[name]} onInput={(event) => ((draft[name] = event.currentTarget.value), redraw(Math.random()))} />
+    <input inputMode={mode} required value={draft[name]} onInput={(event) => (draft[name] = event.currentTarget.value)} />
   );
   return (
     <>
@@ -43,7 +44,7 @@ function NewQueueFields() {
       </Field>
       <Field label="Partitions">{input("partitions", "numeric")}</Field>
       <Field label="Ordering">
-        <select value={draft.ordering} onChange={(event) => ((draft.ordering = event.currentTarget.value), redraw(Math.random()))}>
+        <select value={draft.ordering} onChange={(event) => (draft.ordering = event.currentTarget.value)}>
           <option value="none">None: any free consumer takes the next message</option>
           <option value="key">By key: one message of a key at a time</option>
           <option value="partition">By partition: one lease at a time</option>
@@ -136,7 +137,7 @@ export function purgeQueue(name: string, ready: number): void {
     command: `penstock queues purge ${name}`,
     confirm: "Purge",
     danger: true,
-    ...(ready > 1000 ? { typed: String(ready) } : {}),
+    ...(ready > TYPED_ABOVE ? { typed: String(ready) } : {}),
     done: "Purged",
     run: async () => {
       await post(["queues", name, "purge"]);
@@ -162,23 +163,62 @@ export function deleteQueue(name: string): void {
   });
 }
 
+type SeekPreview = Schemas["SeekPreview"];
+const PREVIEW_MS = 200;
+const positionOf = (text: string): number | string => (/^\d+$/.test(text) ? Number(text) : text);
+
+/** Move a group; the broker says first what that would do. */
 export function seek(queue: string, group: string): void {
-  let to = "latest";
+  const [to, preview] = [signal("latest"), signal<SeekPreview | null>(null)];
+  const parts = ["queues", queue, "groups", group, "seek"];
+  const affected = (): number => (preview.value?.redelivered ?? 0) + (preview.value?.skipped ?? 0);
   ask({
     title: `Move ${group}`,
-    children: (
-      <>
-        <p>The group reads on from there. What its consumers hold is taken from them.</p>
-        <Field label="To" hint="earliest, latest, an offset, or a time such as 2026-01-31T09:00:00Z">
-          <input value={to} onInput={(event) => (to = event.currentTarget.value)} />
-        </Field>
-      </>
-    ),
-    command: () => `penstock seek ${queue} ${group} --to ${to}`,
+    children: <SeekFields parts={parts} to={to} preview={preview} />,
+    command: () => `penstock seek ${queue} ${group} ${to.value}`,
     confirm: "Move",
+    typed: () => (affected() > TYPED_ABOVE ? String(affected()) : undefined),
     done: "Moved",
-    run: () => post(["queues", queue, "groups", group, "seek"], { to: /^\d+$/.test(to) ? Number(to) : to }),
+    run: () => post(parts, { to: positionOf(to.value) }),
   });
+}
+
+function SeekFields({ parts, to, preview }: { parts: readonly string[]; to: Signal<string>; preview: Signal<SeekPreview | null> }) {
+  const problem = useSignal<ApiError | null>(null);
+  const position = to.value;
+  useEffect(() => {
+    const abort = new AbortController();
+    preview.value = null;
+    problem.value = null;
+    const look = (): void =>
+      void call<SeekPreview>("POST", at(parts), { to: positionOf(position), dry_run: true }, abort.signal).then(
+        (found) => (preview.value = found),
+        (error: unknown) => abort.signal.aborted || (problem.value = asError(error)),
+      );
+    const timer = setTimeout(look, PREVIEW_MS);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [position]);
+  return (
+    <>
+      <Field label="To" hint="earliest, latest, an offset, or a time such as 2026-01-31T09:00:00Z">
+        <input value={position} onInput={(event) => (to.value = event.currentTarget.value)} />
+      </Field>
+      <p role="status">{preview.value ? previewText(preview.value) : problem.value ? "" : "The broker counts…"}</p>
+      {problem.value ? <Problem error={problem.value} /> : null}
+    </>
+  );
+}
+
+function previewText({ redelivered, skipped, leased }: SeekPreview): string {
+  const effects = [
+    redelivered ? `${plural(redelivered, "settled message")} will be delivered again` : "",
+    skipped ? `${plural(skipped, "open message")} will not be delivered` : "",
+    leased ? `${plural(leased, "lease")} will end` : "",
+  ].filter(Boolean);
+  return effects.length ? `${effects.join(", ")}.` : "Nothing changes: the group is there already.";
 }
 
 export function createGroup(queue: string, reload: () => void): void {

@@ -3,7 +3,7 @@ import { get } from "../api";
 import { count, plural, short } from "../format";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { Age, Amount, Badge, Card, Empty } from "../parts/ui";
+import { Age, Amount, Badge, Card, Dash, Empty } from "../parts/ui";
 import { Holders } from "../parts/why";
 import { Link, link, messageLink, query, setQuery } from "../router";
 import type { KeyRow, QueueKeys } from "../types";
@@ -15,7 +15,7 @@ function columns(queue: string): readonly Column<KeyRow>[] {
     { id: "backlog", title: "Backlog", narrow: true, isNumber: true, sort: (row) => row.backlog, cell: (row) => <Amount value={row.backlog} text={short(row.backlog)} /> },
     { id: "flight", title: "In flight", narrow: true, isNumber: true, sort: (row) => row.in_flight, cell: (row) => (row.in_flight_max === null ? <Amount value={row.in_flight} text={count(row.in_flight)} /> : `${row.in_flight} of ${row.in_flight_max}`) },
     { id: "waiting", title: "Waiting", isNumber: true, cell: (row) => <Amount value={row.waiting} text={short(row.waiting)} /> },
-    { id: "rate", title: "Limit", isNumber: true, hint: "Deliveries per second", cell: (row) => (row.rate_per_second === null ? <span class="zero">–</span> : `${row.rate_per_second} per s`) },
+    { id: "rate", title: "Limit", isNumber: true, hint: "Deliveries per second", cell: (row) => (row.rate_per_second === null ? <Dash /> : `${row.rate_per_second} per s`) },
     { id: "oldest", title: "Oldest", isNumber: true, cell: (row) => (row.oldest_id ? <Link href={messageLink(row.oldest_id)}><Age at={row.oldest_at} /></Link> : <Age at={row.oldest_at} />) },
     { id: "holders", title: "Held by", fills: true, cell: (row) => <Holders holders={row.holders} /> },
   ];

@@ -1,7 +1,9 @@
-// The messages of a queue: everything that was pushed, what is next, and what is not due yet.
-import { get, type Schemas } from "../api";
-import { plural } from "../format";
-import { useLoad, View } from "../parts/load";
+// The messages of a queue: those that match a filter; or everything that was pushed, what is next, and what is not due yet.
+import { useSignal } from "@preact/signals";
+import { at, call, get, type Schemas } from "../api";
+import { count, local, plural } from "../format";
+import { type Filter, FilterBar, parseFilter } from "../parts/filter";
+import { useLoad, usePages, View } from "../parts/load";
 import { preview } from "../parts/payload";
 import { type Column, Table } from "../parts/table";
 import { Card, Empty, Time } from "../parts/ui";
@@ -26,23 +28,71 @@ export const MESSAGE_COLUMNS: readonly Column<Message>[] = [
 
 const PAGE_SIZE = 100;
 
+const STATES = ["ready", "delayed", "leased", "waiting", "settled", "dead", "skipped"];
+const FIELDS = { status: STATES, key: [], trace: [], group: [], from: [], to: [] };
+
 export function Messages({ name }: { name: string }) {
+  const text = query.value.get("q") ?? "";
   const mode = query.value.get("show") ?? "log";
   return (
     <>
       <div class="filter-bar">
-        <select aria-label="Show" value={mode} onChange={(event) => setQuery({ show: event.currentTarget.value })}>
-          <option value="log">Everything that was pushed</option>
-          <option value="peek">Next to be delivered</option>
-          <option value="delayed">Not due yet</option>
-        </select>
-        {mode === "log" ? <Position /> : null}
+        <FilterBar label="Search messages" example="status:dead key:acme text of the payload" text={text} fields={FIELDS} onChange={(q) => setQuery({ q })} />
       </div>
-      <Card class="flush">
-        <Listed name={name} mode={mode} />
-      </Card>
+      {text ? null : (
+        <div class="filter-bar">
+          <select aria-label="Show" value={mode} onChange={(event) => setQuery({ show: event.currentTarget.value })}>
+            <option value="log">Everything that was pushed</option>
+            <option value="peek">Next to be delivered</option>
+            <option value="delayed">Not due yet</option>
+          </select>
+          {mode === "log" ? <Position /> : null}
+        </div>
+      )}
+      <Card class="flush">{text ? <Found name={name} text={text} /> : <Listed name={name} mode={mode} />}</Card>
     </>
   );
+}
+
+/** What matches, the newest first. A page of it may be short or empty though there is more to look at. */
+function Found({ name, text }: { name: string; text: string }) {
+  const seen = useSignal<{ examined: number; to: string | null }>({ examined: 0, to: null });
+  const filter = parseFilter(text, Object.keys(FIELDS), "text");
+  const pages = usePages(`found,${name},${text}`, async (cursor, abort) => {
+    const body = { ...filter, limit: PAGE_SIZE, cursor };
+    const page = await call<Schemas["MessagePage"]>("POST", at(["queues", name, "messages", "search"]), body, abort);
+    seen.value = { examined: (cursor ? seen.value.examined : 0) + page.examined, to: page.looked_back_to };
+    return { rows: page.messages, cursor: page.cursor };
+  });
+  const more = pages.hasMore ? (
+    <button class="in-row" onClick={pages.loadMore}>
+      Look further back
+    </button>
+  ) : null;
+  return (
+    <View of={pages}>
+      {(messages) => (
+        <>
+          {messages.length ? (
+            <Table label="Messages" rows={messages} columns={MESSAGE_COLUMNS} rowKey={(message) => message.id} href={(message) => messageLink(message.id)} onEnd={pages.loadMore} />
+          ) : (
+            <Empty title="No message matches" command={searchCommand(name, filter)}>
+              {pages.hasMore ? "None so far: older messages have not been looked at." : "Change the filter to see others."}
+            </Empty>
+          )}
+          <div class="table-foot">
+            {plural(messages.length, "message")} of {count(seen.value.examined)} that were looked at
+            {seen.value.to ? `, back to ${local(seen.value.to)}` : ""} {more}
+          </div>
+        </>
+      )}
+    </View>
+  );
+}
+
+function searchCommand(name: string, { text, ...fields }: Filter): string {
+  const flags = Object.entries(fields).map(([field, value]) => ` --${field === "status" ? "state" : field} '${value}'`);
+  return `penstock search ${name}${text ? ` '${text}'` : ""}${flags.join("")}`;
 }
 
 /** Where in the log: a partition, and an offset or a time. */

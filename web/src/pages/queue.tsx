@@ -4,12 +4,12 @@ import { useEffect } from "preact/hooks";
 import { get, type Schemas } from "../api";
 import { brief, bytes, count, duration, rate, serverNow, short } from "../format";
 import { AsOf, Cut, usePast } from "../parts/as-of";
-import { LiveChart } from "../parts/live-chart";
-import { useInterval, useLoad, View } from "../parts/load";
+import { Flow } from "../parts/flow";
+import { Problem, Skeleton, useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
 import { Action, Age, Amount, Badge, Card, Command, Empty, Facts, Page, Stats, Tabs, Time } from "../parts/ui";
 import { WhyCard } from "../parts/why";
-import { drainSeconds, type QueueRow, recent, rows, type Total, TOTALS, watchQueues } from "../queues";
+import { drainSeconds, problem, type QueueRow, recent, refresh, rows, type Total, TOTALS, watchQueues } from "../queues";
 import { link, path } from "../router";
 import type { Account, PastQueue } from "../types";
 import { DeadLetters } from "./dlq";
@@ -101,11 +101,12 @@ function Overview({ name }: { name: string }) {
   if (past.at) {
     return <View of={past}>{(data) => <PastOverview queue={data.queues.find((queue) => queue.queue === name)} cut={data} />}</View>;
   }
-  if (!row) return rows.value ? <Empty title="There is no such queue" command={`penstock push ${name} '{"id": 1}'`} /> : null;
+  if (rows.value === null) return problem.value ? <Problem error={problem.value} retry={() => void refresh()} /> : <Skeleton rows={8} />;
+  if (!row) return <Empty title="There is no such queue" command={`penstock push ${name} '{"id": 1}'`}>Its first message creates it.</Empty>;
   return (
     <>
       <Stats items={statsOf(row)} />
-      <Flow row={row} />
+      <QueueFlow row={row} />
       <WhyCard queue={name} />
       <Card title="Groups" class="flush">
         <Table label="Groups" rows={Object.values(row.stats.groups)} columns={GROUP_COLUMNS} rowKey={(group) => group.name} href={() => link(["queues", name, "groups"])} />
@@ -140,7 +141,7 @@ function statsOf(row: QueueRow) {
 }
 
 /** Rates and backlog of the last five minutes: what the broker remembers, then what comes. */
-function Flow({ row }: { row: QueueRow }) {
+function useSamples(row: QueueRow): readonly Total[] {
   const samples = useSignal<Total[]>([]);
   useEffect(() => {
     recent(row.name).then(
@@ -153,26 +154,11 @@ function Flow({ row }: { row: QueueRow }) {
     const last = samples.value.at(-1);
     if (!last || sample.at - last.at > 800) samples.value = [...samples.value.slice(1 - TOTALS), sample];
   }, [row]);
-  const times = samples.value.map((sample) => sample.at / 1000);
-  return (
-    <div class="columns">
-      <Card title="Messages per second">
-        <LiveChart
-          label={`Messages per second in ${row.name}`}
-          times={times}
-          span={TOTALS}
-          format={rate}
-          series={[
-            { name: "Pushed", color: "accent", values: samples.value.map((sample) => sample.pushed) },
-            { name: "Acknowledged", color: "second", values: samples.value.map((sample) => sample.acked) },
-          ]}
-        />
-      </Card>
-      <Card title="Backlog">
-        <LiveChart label={`Messages of ${row.name} that are not settled`} times={times} span={TOTALS} series={[{ name: "Not settled", color: "accent", values: samples.value.map((sample) => sample.backlog) }]} />
-      </Card>
-    </div>
-  );
+  return samples.value;
+}
+
+function QueueFlow({ row }: { row: QueueRow }) {
+  return <Flow of={row.name} samples={useSamples(row)} />;
 }
 
 function PastOverview({ queue, cut }: { queue: PastQueue | undefined; cut: { is_cut: boolean; begins_at: string | null } }) {

@@ -6,12 +6,12 @@ import { duration, plural, rate, short } from "../format";
 import { AsOf, Cut, usePast } from "../parts/as-of";
 import { ask } from "../parts/dialog";
 import { Icon } from "../parts/icon";
-import { Skeleton, View } from "../parts/load";
+import { Problem, Skeleton, View } from "../parts/load";
 import { SavedViews } from "../parts/views";
 import { Spark } from "../parts/spark";
 import { type Column, Table, toggled } from "../parts/table";
-import { Action, Age, Amount, Badge, Card, Empty, Page } from "../parts/ui";
-import { drainSeconds, type QueueRow, refresh, rows, sortedRows, watchQueues } from "../queues";
+import { Action, Age, Amount, Badge, Card, Dash, Empty, Page } from "../parts/ui";
+import { drainSeconds, problem, type QueueRow, refresh, rows, sortedRows, watchQueues } from "../queues";
 import { Link, link, query, setQuery } from "../router";
 import type { PastQueue } from "../types";
 import { createQueue } from "./queue-actions";
@@ -62,7 +62,7 @@ function emptyIn(row: QueueRow) {
   const seconds = drainSeconds(row);
   if (seconds !== null) return duration(seconds * 1000);
   if (row.stats.paused) return <span class="zero">paused</span>;
-  return row.ready + row.leased ? <span class="soft">not shrinking</span> : <span class="zero">–</span>;
+  return row.ready + row.leased ? <span class="soft">not shrinking</span> : <Dash />;
 }
 
 export default function Queues() {
@@ -98,7 +98,7 @@ function LiveQueues({ filter, kind }: { filter: string; kind: string }) {
     <>
       <Card class="flush">
         {rows.value === null ? (
-          <Skeleton rows={8} />
+          problem.value ? <Problem error={problem.value} retry={() => void refresh()} /> : <Skeleton rows={8} />
         ) : shown.length ? (
           <>
             <Table
@@ -132,13 +132,13 @@ const OPEN_MAX = 30;
 function folded(queues: readonly QueueRow[]): readonly Line[] {
   const groups = new Map<string, QueueRow[]>();
   for (const row of queues) {
-    const prefix = row.name.includes(".") ? (row.name.split(".", 1)[0] ?? "") : "";
+    const [prefix = ""] = row.name.split(".", 1);
     groups.set(prefix, [...(groups.get(prefix) ?? []), row]);
   }
   const changed = new Set((query.value.get("fold") ?? "").split(",").filter(Boolean));
   const lines: Line[] = [];
   for (const [prefix, members] of [...groups].sort(([a], [b]) => a.localeCompare(b))) {
-    if (!prefix || members.length < FOLD_MIN) {
+    if (members.length < FOLD_MIN) {
       lines.push(...members);
       continue;
     }

@@ -1,25 +1,25 @@
 // One schedule: in plain words, its next ticks in both time zones, and its runs.
 import { get, type Schemas } from "../api";
 import { cronWords } from "../cron";
-import { duration, local } from "../format";
+import { dayTime } from "../format";
 import { useInterval, useLoad, View } from "../parts/load";
 import { Payload } from "../parts/payload";
 import { type Column, Table } from "../parts/table";
-import { Action, Badge, Card, Command, Empty, Facts, Page, Time } from "../parts/ui";
+import { LastLine, TaskState, Took } from "../parts/tasks";
+import { Action, Badge, Card, Empty, Facts, Page, Time } from "../parts/ui";
 import { Link, link, navigate, path } from "../router";
 import type { Tick, Ticks } from "../types";
 import { edit, remove, runNow, setPaused } from "./schedule-actions";
-import { STATE_TONES } from "./tasks";
 
 type Schedule = Schemas["Schedule"];
 type Run = Ticks["runs"][number];
 
 const RUN_COLUMNS: readonly Column<Run>[] = [
   { id: "at", title: "When", narrow: true, cell: (run) => <Link class="name" href={link(["tasks", run.task_id])}><Time at={run.at} /></Link> },
-  { id: "state", title: "State", narrow: true, cell: (run) => <Badge tone={STATE_TONES[run.status] ?? "neutral"}>{run.status}</Badge> },
+  { id: "state", title: "State", narrow: true, cell: (run) => <TaskState of={run.status} /> },
   { id: "trigger", title: "By", cell: (run) => (run.trigger === "manual" ? "hand" : "tick") },
-  { id: "took", title: "Ran for", isNumber: true, cell: (run) => (run.started_at && run.finished_at ? duration(Date.parse(run.finished_at) - Date.parse(run.started_at)) : <span class="zero">–</span>) },
-  { id: "error", title: "Error", fills: true, cell: (run) => <span class="soft" title={run.error}>{run.error.trim().split("\n").at(-1)}</span> },
+  { id: "took", title: "Ran for", isNumber: true, cell: (run) => <Took of={run} /> },
+  { id: "error", title: "Error", fills: true, cell: (run) => <LastLine of={run.error} /> },
 ];
 
 export default function SchedulePage() {
@@ -36,11 +36,7 @@ export default function SchedulePage() {
   return (
     <Page
       title={name}
-      badges={
-        <>
-          {schedule?.is_paused ? <Badge tone="warning">paused</Badge> : null}
-        </>
-      }
+      badges={schedule?.is_paused ? <Badge tone="warning">paused</Badge> : null}
       crumbs={[["Schedules", link(["schedules"])]]}
       actions={
         schedule ? (
@@ -101,9 +97,6 @@ export default function SchedulePage() {
                     ["Declared in code", data.is_declared ? "yes" : "no"],
                   ]}
                 />
-                <p class="soft small">
-                  <Command text={`penstock schedules run ${name}`} />
-                </p>
               </Card>
             </div>
           </div>
@@ -131,8 +124,8 @@ function NextTicks({ ticks, zone }: { ticks: readonly Tick[]; zone: string }) {
       <tbody>
         {ticks.map((tick) => (
           <tr key={tick.at}>
-            <td>{tick.local.slice(5, 16).replace("T", " ")}</td>
-            <td>{local(tick.at).slice(5, 16)}</td>
+            <td>{dayTime(tick.local.slice(0, 19))}</td>
+            <td>{dayTime(tick.at)}</td>
             <td class="number">
               <Time at={tick.at} />
             </td>

@@ -1,16 +1,16 @@
 // One task: arguments, result, progress, why it waits, every run with its error, and its neighbours in the workflow.
 import { useEffect } from "preact/hooks";
 import { at, call, get, post, type Schemas } from "../api";
-import { duration, plural } from "../format";
+import { duration, plural, traceText } from "../format";
 import { subscribe } from "../live";
 import { ask } from "../parts/dialog";
 import { useLoad, View } from "../parts/load";
 import { exactJson, Payload } from "../parts/payload";
 import { Table } from "../parts/table";
+import { TASK_COLUMNS, TaskState } from "../parts/tasks";
 import { Action, Badge, Card, type Fact, Facts, Page, Time } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
 import type { Task, TaskWhy } from "../types";
-import { STATE_TONES, TASK_COLUMNS } from "./tasks";
 
 const FINAL = ["completed", "dead", "cancelled"];
 
@@ -22,11 +22,7 @@ export default function TaskPage() {
   return (
     <Page
       title={task?.task_type ?? "Task"}
-      badges={
-        <>
-          {task ? <Badge tone={STATE_TONES[task.status] ?? "neutral"}>{task.status}</Badge> : null}
-        </>
-      }
+      badges={task ? <TaskState of={task.status} /> : null}
       crumbs={[["Tasks", link(["tasks"])]]}
       actions={
         task ? (
@@ -118,7 +114,7 @@ function Why({ id, state }: { id: string; state: string }) {
             ))}
             {why.parents.map((parent) => (
               <li key={parent.task_id} class="neutral">
-                waits for <Link href={link(["tasks", parent.task_id])}>{parent.task_type}</Link> <Badge tone={STATE_TONES[parent.status] ?? "neutral"}>{parent.status}</Badge>
+                waits for <Link href={link(["tasks", parent.task_id])}>{parent.task_type}</Link> <TaskState of={parent.status} />
               </li>
             ))}
           </ul>
@@ -167,9 +163,6 @@ function facts(task: Task): Fact[] {
   items.push(["Timeout", task.timeout_ms ? duration(task.timeout_ms) : "none"]);
   return items;
 }
-
-/** A trace in few letters: the id in a traceparent such as 00-4bf9…-00f0…-01. */
-export const traceText = (trace: string): string => `${(trace.split("-")[1] ?? trace).slice(0, 13)}…`;
 
 function RunItem({ run }: { run: Schemas["Run"] }) {
   const tone = run.outcome === "completed" ? "ok" : run.outcome ? "danger" : "";

@@ -2,51 +2,22 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, type Schemas } from "../api";
-import { count, duration, plural, short } from "../format";
+import { count, plural, short } from "../format";
 import { selectAllMatching } from "../keyboard";
 import { subscribe } from "../live";
 import { askBulk } from "../parts/bulk";
 import { type Filter, FilterBar, parseFilter } from "../parts/filter";
-import { useLoad, View } from "../parts/load";
-import { exactJson } from "../parts/payload";
-import { type Column, Table } from "../parts/table";
-import { Action, Badge, Card, Empty, Page, Time, type Tone } from "../parts/ui";
+import { usePages, View } from "../parts/load";
+import { Table } from "../parts/table";
+import { TASK_COLUMNS } from "../parts/tasks";
+import { Action, Card, Empty, Page } from "../parts/ui";
 import { SavedViews } from "../parts/views";
-import { Link, link, query, setQuery } from "../router";
-import type { Task } from "../types";
+import { link, query, setQuery } from "../router";
 
 const STATES = ["scheduled", "pending", "blocked", "running", "completed", "failed", "dead", "cancelled"] as const;
 const FIELDS = ["status", "task_type", "queue", "worker", "workflow", "schedule", "error_contains", "since", "until"] as const;
 const FREE = "argument";
-const SUGGESTED = ["task_type", "queue", "worker", "workflow", "schedule"];
-
-export const STATE_TONES: Record<string, Tone> = { completed: "ok", running: "info", failed: "warning", dead: "danger", cancelled: "neutral", pending: "neutral", scheduled: "neutral", blocked: "warning" };
-
-export const TASK_COLUMNS: readonly Column<Task>[] = [
-  {
-    id: "type",
-    title: "Task",
-    narrow: true,
-    cell: (task) => (
-      <Link class="name" href={link(["tasks", task.task_id])}>
-        {task.task_type}
-      </Link>
-    ),
-  },
-  { id: "status", title: "State", narrow: true, cell: (task) => <Badge tone={STATE_TONES[task.status] ?? "neutral"}>{task.status}</Badge> },
-  { id: "arguments", title: "Arguments", cell: (task) => <code dir="auto">{argumentsOf(task)}</code> },
-  { id: "queue", title: "Queue", cell: (task) => <Link href={link(["queues", task.queue])}>{task.queue}</Link> },
-  { id: "attempt", title: "Attempt", isNumber: true, cell: (task) => `${task.attempt} of ${task.max_attempts}` },
-  { id: "submitted", title: "Submitted", isNumber: true, cell: (task) => <Time at={task.submitted_at} /> },
-  { id: "took", title: "Ran for", isNumber: true, cell: (task) => (task.started_at && task.finished_at ? duration(Date.parse(task.finished_at) - Date.parse(task.started_at)) : <span class="zero">–</span>) },
-  { id: "error", title: "Error", fills: true, cell: (task) => <span class="soft" title={task.error}>{task.error.trim().split("\n").at(-1)}</span> },
-];
-
-export function argumentsOf(task: Task): string {
-  const positional = (task.args ?? []).map((value) => exactJson(value));
-  const named = Object.entries(task.kwargs ?? {}).map(([name, value]) => `${name}=${exactJson(value)}`);
-  return [...positional, ...named].join(", ").slice(0, 140);
-}
+const SUGGESTED = ["task_type", "queue", "worker", "workflow", "schedule", "kwargs"];
 
 /** A line such as `status:dead kwargs.to:"a b"` as the API names it. */
 export function taskFilter(text: string): Filter {
@@ -55,20 +26,13 @@ export function taskFilter(text: string): Filter {
   return path ? { ...filter, [FREE]: `${path[1]}=${path[2]}` } : filter;
 }
 
-/** Values of a field among the newest tasks of the broker, the most frequent first. */
-async function suggestions(field: string, prefix: string): Promise<{ value: string; count: number }[]> {
+/** Values that tasks have in a field; of `kwargs` the names of arguments. */
+async function suggestions(field: string, prefix: string): Promise<Schemas["Suggestion"][]> {
   if (!SUGGESTED.includes(field)) return [];
-  const { tasks } = await get<Schemas["TaskPage"]>(["tasks"], { limit: SAMPLE });
-  const counts = new Map<string, number>();
-  for (const task of tasks) {
-    const value = String(task[field as keyof Task] ?? "");
-    if (value.startsWith(prefix) && value) counts.set(value, (counts.get(value) ?? 0) + 1);
-  }
-  return [...counts].map(([value, count]) => ({ value, count })).sort((a, b) => b.count - a.count).slice(0, 12);
+  return (await get<Schemas["Suggestions"]>(["tasks", "suggest"], { field, prefix, limit: 12 })).suggestions;
 }
 
 const PAGE_SIZE = 100;
-const SAMPLE = 500;
 
 export default function Tasks() {
   const text = query.value.get("q") ?? "";
@@ -76,34 +40,23 @@ export default function Tasks() {
   const selected = useSignal<Set<string>>(new Set());
   const isAllMatching = useSignal(false);
   const arrived = useSignal(0); // tasks that were submitted since the list was loaded: it does not move by itself
-  const more = useSignal<{ tasks: Task[]; cursor: string | null; isLoading: boolean }>({ tasks: [], cursor: null, isLoading: false });
-  const loaded = useLoad(`tasks,${text}`, async (abort) => {
-    const page = await get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE }, abort);
-    more.value = { tasks: [], cursor: page.cursor, isLoading: false };
-    arrived.value = 0;
-    return page;
+  const pages = usePages(`tasks,${text}`, async (cursor, abort) => {
+    const page = await get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE, cursor }, abort);
+    if (cursor === null) arrived.value = 0;
+    return { rows: page.tasks, cursor: page.cursor };
   });
   const counts = useCounts(filter["queue"], (added) => (arrived.value += added));
   useEffect(() => {
     selectAllMatching.value = () => (isAllMatching.value = true);
     return () => void (selectAllMatching.value = null);
   }, []);
-  const loadMore = (): void => {
-    const { cursor, isLoading, tasks } = more.value;
-    if (!cursor || isLoading) return;
-    more.value = { tasks, cursor, isLoading: true };
-    void get<Schemas["TaskPage"]>(["tasks"], { ...filter, limit: PAGE_SIZE, cursor }).then(
-      (page) => (more.value = { tasks: [...tasks, ...page.tasks], cursor: page.cursor, isLoading: false }),
-      () => (more.value = { tasks, cursor, isLoading: false }),
-    );
-  };
   const clear = (): void => {
     selected.value = new Set();
     isAllMatching.value = false;
   };
   const done = (): void => {
     clear();
-    loaded.reload();
+    pages.reload();
   };
   return (
     <Page title="Tasks">
@@ -131,10 +84,9 @@ export default function Tasks() {
         </span>
       </div>
       <Card class="flush">
-        <View of={loaded}>
-          {(page) => {
-            const tasks = [...page.tasks, ...more.value.tasks];
-            return tasks.length ? (
+        <View of={pages}>
+          {(tasks) =>
+            tasks.length ? (
               <>
                 <Table
                   label="Tasks"
@@ -144,20 +96,20 @@ export default function Tasks() {
                   href={(task) => link(["tasks", task.task_id])}
                   selected={selected.value}
                   onSelect={(keys) => (selected.value = keys)}
-                  onEnd={loadMore}
-                  news={{ count: arrived.value, show: loaded.reload }}
+                  onEnd={pages.loadMore}
+                  news={{ count: arrived.value, show: pages.reload }}
                 />
                 <div class="table-foot">
                   {plural(tasks.length, "task")}
-                  {more.value.cursor ? ", more as you scroll" : ""}
+                  {pages.hasMore ? ", more as you scroll" : ""}
                 </div>
               </>
             ) : (
               <Empty title={text ? "No task matches" : "No tasks yet"} {...(text ? {} : { command: "penstock enqueue send_mail --queue mail ann@example.com" })}>
                 {text ? "Change the filter to see others." : "Tasks appear here when they are submitted."}
               </Empty>
-            );
-          }}
+            )
+          }
         </View>
       </Card>
       {selected.value.size || isAllMatching.value ? <Selection filter={filter} ids={[...selected.value]} isAll={isAllMatching.value} setAll={() => (isAllMatching.value = true)} clear={clear} done={done} /> : null}
@@ -233,14 +185,23 @@ const VERBS = {
 } as const;
 
 function bulk(action: keyof typeof VERBS, body: Record<string, unknown>, done: () => void): void {
-  const flags = Object.entries(body).map(([name, value]) => `--${name.replace(/_/g, "-").replace(/^task-ids$/, "task-id")} '${Array.isArray(value) ? value.join(",") : String(value)}'`);
   askBulk({
     parts: ["tasks", action],
     body,
     ...VERBS[action],
     noun: "task",
     danger: action !== "retry",
-    command: `penstock operations begin ${action} ${flags.join(" ")}`.trim(),
+    command: commandOf(action, body),
     done,
   });
+}
+
+/** The flags of the command line that differ from the fields of the API. */
+const FLAGS: Record<string, string> = { task_type: "type", error_contains: "error" };
+
+/** The same in a terminal; ticked tasks cannot be purged there by their ids. */
+function commandOf(action: keyof typeof VERBS, { task_ids, ...filter }: Record<string, unknown>): string {
+  if (Array.isArray(task_ids)) return action === "purge" ? "" : `penstock tasks ${action} ${task_ids.join(" ")}`;
+  const flags = Object.entries(filter).flatMap(([name, value]) => [value].flat().map((item) => ` --${FLAGS[name] ?? name} '${String(item)}'`));
+  return `penstock operations begin ${action}${flags.join("")}`;
 }

@@ -1,12 +1,12 @@
 // A trace: the messages and tasks of one request on one axis of time.
-import { get } from "../api";
+import { get, mayAnywhere } from "../api";
 import { duration, local, plural } from "../format";
-import { useLoad, View } from "../parts/load";
+import { MayReadNothing, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
+import { TaskState } from "../parts/tasks";
 import { Badge, Card, Empty, Page, Stats } from "../parts/ui";
 import { Link, link, messageLink, path } from "../router";
 import type { Trace, TraceStep } from "../types";
-import { STATE_TONES } from "./tasks";
 
 interface Span {
   from: number;
@@ -30,13 +30,13 @@ function columns(span: Span): readonly Column<TraceStep>[] {
 /** The state of a task; of a message how its last delivery ended. */
 function State({ step }: { step: TraceStep }) {
   const outcome = step.status || step.runs.at(-1)?.outcome || "pushed";
-  return <Badge tone={STATE_TONES[outcome] ?? (outcome === "acked" ? "ok" : "neutral")}>{outcome}</Badge>;
+  return outcome === "acked" ? <Badge tone="ok">acked</Badge> : <TaskState of={outcome} />;
 }
 
 /** When it waited (grey) and when it ran, by outcome. */
 function Lane({ step, span }: { step: TraceStep; span: Span }) {
   const whole = Math.max(1, span.to - span.from);
-  const place = (from: number, to: number) => ({ left: `${(100 * (from - span.from)) / whole}%`, width: `${(100 * Math.max(0, to - from)) / whole}%` });
+  const place = (from: number, to: number) => ({ left: `min(${(100 * (from - span.from)) / whole}%, 100% - 2px)`, width: `${(100 * Math.max(0, to - from)) / whole}%` });
   const pushed = Date.parse(step.pushed_at);
   const first = step.runs[0] ? Date.parse(step.runs[0].started_at) : span.to;
   return (
@@ -65,7 +65,8 @@ export default function TracePage() {
           ) : (
             <>
               <Card>
-                <Empty title="Nothing of this trace was found">Only the newest messages of each queue are looked at.</Empty>
+                {mayAnywhere("read") ? null : <MayReadNothing />}
+                <Empty title="Nothing of this trace was found" command={`penstock trace --trace ${id}`}>Only the newest messages of each queue are looked at.</Empty>
               </Card>
               <Looked trace={trace} />
             </>

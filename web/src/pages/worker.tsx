@@ -4,10 +4,10 @@ import { bytes, count, duration, serverNow } from "../format";
 import { ask } from "../parts/dialog";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
+import { TASK_COLUMNS } from "../parts/tasks";
 import { Action, Card, Command, Empty, Facts, Page, Stats, Time } from "../parts/ui";
 import { link, path } from "../router";
 import type { Task } from "../types";
-import { TASK_COLUMNS } from "./tasks";
 import { type WorkerRow, WorkerState } from "./workers";
 
 const NOW_COLUMNS: readonly Column<Task>[] = [...TASK_COLUMNS.filter((column) => ["type", "arguments", "queue", "attempt"].includes(column.id)), { id: "for", title: "Running for", isNumber: true, narrow: true, cell: (task) => (task.started_at ? duration(serverNow() - Date.parse(task.started_at)) : "–") }];
@@ -24,15 +24,11 @@ export default function WorkerPage() {
   return (
     <Page
       title={id}
-      badges={
-        <>
-          {worker ? <WorkerState worker={worker} /> : null}
-        </>
-      }
+      badges={worker ? <WorkerState worker={worker} /> : null}
       crumbs={[["Workers", link(["workers"])]]}
       actions={worker ? <Actions worker={worker} reload={loaded.reload} /> : null}
     >
-      <View of={loaded}>{() => (worker ? <Details worker={worker} /> : <Empty title="This worker is not there">Workers that stopped are forgotten after a while. What it ran is below.</Empty>)}</View>
+      <View of={loaded}>{() => (worker ? <Details worker={worker} /> : <Empty title="This worker is not there" command="penstock workers list">Workers that stopped are forgotten after a while. What it ran is below.</Empty>)}</View>
       <Card title="Running now" class="flush">
         <View of={running} rows={3}>
           {({ tasks }) => (tasks.length ? <Table label="Running now" rows={tasks} columns={NOW_COLUMNS} rowKey={(task) => task.task_id} href={(task) => link(["tasks", task.task_id])} /> : <Empty title="Nothing runs on it right now" />)}

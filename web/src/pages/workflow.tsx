@@ -1,17 +1,17 @@
 // A workflow as a graph, with the chain of tasks that decided how long it took and what halving a step would save.
 import { useEffect, useState } from "preact/hooks";
-import { criticalPath, runTime, type Step, steps } from "../critical-path";
+import { get } from "../api";
+import { runTime, type Step, steps } from "../critical-path";
 import { count, duration, plural, serverNow } from "../format";
 import type { LayoutReply, LayoutRequest } from "../layout.worker";
 import { askBulk } from "../parts/bulk";
 import { useInterval, useLoad, View } from "../parts/load";
 import { type Column, Table } from "../parts/table";
-import { Action, Badge, Card, Empty, Page, Stats } from "../parts/ui";
+import { TASK_COLUMNS } from "../parts/tasks";
+import { Action, Badge, Card, Page, Stats } from "../parts/ui";
 import { Link, link, navigate, path } from "../router";
 import { layoutWorker } from "../trusted";
-import type { Task } from "../types";
-import { oneWorkflow, TASKS_MAX, type Workflow } from "../workflows";
-import { TASK_COLUMNS } from "./tasks";
+import type { Task, Workflow } from "../types";
 import { WORKFLOW_TONES } from "./workflows";
 
 const NODES_MAX = 300;
@@ -19,24 +19,23 @@ const [WIDTH, HEIGHT] = [172, 44];
 
 export default function WorkflowPage() {
   const [, id = ""] = path.value;
-  const loaded = useLoad(`workflow,${id}`, (abort) => oneWorkflow(id, abort));
+  const loaded = useLoad(`workflow,${id}`, (abort) => get<Workflow>(["workflows", id], {}, abort));
   useInterval(loaded.reload, 3);
   const state = loaded.data?.status;
+  const hasFailed = Boolean(loaded.data?.counts["dead"] || loaded.data?.counts["cancelled"]);
   const queue = loaded.data?.queues[0] ?? "";
   return (
     <Page
       title={`Workflow ${id}`}
-      badges={
-        <>
-          {state ? <Badge tone={WORKFLOW_TONES[state] ?? "neutral"}>{state}</Badge> : null}
-        </>
-      }
+      badges={state ? <Badge tone={WORKFLOW_TONES[state] ?? "neutral"}>{state}</Badge> : null}
       crumbs={[["Workflows", link(["workflows"])]]}
       actions={
         <>
-          <Action queue={queue} onClick={() => bulk("retry", id, loaded.reload)}>
-            Retry failed
-          </Action>
+          {hasFailed ? (
+            <Action queue={queue} onClick={() => bulk("retry", id, loaded.reload)}>
+              Retry failed
+            </Action>
+          ) : null}
           {state === "running" ? (
             <Action queue={queue} onClick={() => bulk("cancel", id, loaded.reload)}>
               Cancel
@@ -51,16 +50,16 @@ export default function WorkflowPage() {
 }
 
 function Details({ workflow }: { workflow: Workflow }) {
-  const { tasks } = workflow;
-  if (!tasks.length) return <Empty title="No tasks of this workflow are kept" />;
-  const path = steps(tasks);
+  const tasks = workflow.tasks ?? [];
+  const path = steps(tasks, workflow.critical_path ?? []);
+  const isFolded = tasks.length > NODES_MAX;
   const sum = (pick: (step: Step) => number): number => path.reduce((all, step) => all + pick(step), 0);
   const took = (workflow.finished_at ? Date.parse(workflow.finished_at) : serverNow()) - Date.parse(workflow.submitted_at);
   return (
     <>
       <Stats
         items={[
-          { name: "Tasks", value: count(tasks.length) },
+          { name: "Tasks", value: count(workflow.tasks_total) },
           { name: "Completed", value: count(workflow.counts["completed"] ?? 0) },
           { name: "Dead", value: count(workflow.counts["dead"] ?? 0), tone: workflow.counts["dead"] ? "danger" : undefined },
           { name: workflow.finished_at ? "Took" : "Running for", value: duration(took) },
@@ -69,8 +68,8 @@ function Details({ workflow }: { workflow: Workflow }) {
         ]}
       />
       <Card title="Graph" actions={<span class="soft small">The critical path is drawn in bold</span>}>
-        {tasks.length === TASKS_MAX ? <p class="notice warning">Only the first {count(tasks.length)} tasks are shown.</p> : null}
-        <Graph tasks={tasks.length > NODES_MAX ? foldedByType(tasks) : tasks} isFolded={tasks.length > NODES_MAX} />
+        {workflow.is_cut ? <p class="notice warning">Only the first {count(tasks.length)} tasks are shown.</p> : null}
+        <Graph tasks={isFolded ? foldedByType(tasks) : tasks} path={isFolded ? [] : (workflow.critical_path ?? [])} isFolded={isFolded} />
       </Card>
       <Card title="Critical path" class="flush">
         <Table label="Critical path" rows={path} columns={STEP_COLUMNS} rowKey={(step) => step.task.task_id} href={(step) => link(["tasks", step.task.task_id])} />
@@ -101,7 +100,7 @@ function foldedByType(tasks: readonly Task[]): Task[] {
   });
 }
 
-function Graph({ tasks, isFolded }: { tasks: readonly Task[]; isFolded: boolean }) {
+function Graph({ tasks, path, isFolded }: { tasks: readonly Task[]; path: readonly string[]; isFolded: boolean }) {
   const [layout, setLayout] = useState<LayoutReply | null>(null);
   const shape = tasks.map((task) => task.task_id + task.depends_on.join()).join();
   useEffect(() => {
@@ -116,13 +115,13 @@ function Graph({ tasks, isFolded }: { tasks: readonly Task[]; isFolded: boolean 
     return () => worker.terminate();
   }, [shape]);
   if (!layout) return <div class="pending" aria-busy="true" />;
-  const critical = new Set(isFolded ? [] : criticalPath(tasks).map((task) => task.task_id));
+  const critical = new Set(path);
   const open = (task: Task): void => navigate(isFolded ? link(["tasks"], { q: `workflow:${task.workflow} task_type:${task.task_id}` }) : link(["tasks", task.task_id]));
   return (
     <div class="graph" tabIndex={0} role="group" aria-label="Graph of the workflow; the table below has the same tasks">
       <svg width={layout.width} height={layout.height} role="img" aria-label={plural(tasks.length, "task")}>
         {layout.edges.map((edge) => (
-          <path key={edge.from + edge.to} class={critical.has(edge.from) && critical.has(edge.to) ? "critical" : ""} d={`M${edge.points.map((point) => `${point.x},${point.y}`).join("L")}`} />
+          <path key={edge.from + edge.to} class={critical.has(edge.from) && critical.has(edge.to) ? "critical" : ""} d={curve(layout, edge)} />
         ))}
         {tasks.map((task) => {
           const place = layout.nodes[task.task_id];
@@ -146,15 +145,28 @@ function Graph({ tasks, isFolded }: { tasks: readonly Task[]; isFolded: boolean 
   );
 }
 
+/** From the right side of a task to the left side of the next, past the tasks between them. */
+function curve(layout: LayoutReply, { from, to, points }: LayoutReply["edges"][number]): string {
+  const [start, end] = [layout.nodes[from], layout.nodes[to]];
+  if (!start || !end) return "";
+  const stops = [{ x: start.x + WIDTH / 2, y: start.y }, ...points.slice(2, -2), { x: end.x - WIDTH / 2, y: end.y }];
+  const bends = stops.slice(1).map((stop, index) => {
+    const before = stops[index] as { x: number; y: number };
+    const middle = (before.x + stop.x) / 2;
+    return `C${middle},${before.y} ${middle},${stop.y} ${stop.x},${stop.y}`;
+  });
+  return `M${start.x + WIDTH / 2},${start.y}${bends.join("")}`;
+}
+
 function bulk(action: "retry" | "cancel", workflow: string, done: () => void): void {
   askBulk({
-    parts: ["tasks", action],
-    body: { workflow, status: action === "retry" ? ["dead", "cancelled"] : ["scheduled", "pending", "blocked", "running", "failed"] },
+    parts: ["workflows", workflow, action],
+    body: {},
     verb: action === "retry" ? "Retry" : "Cancel",
     noun: "task",
     effect: action === "retry" ? "Every dead or cancelled task of the workflow runs again; what waits for it goes on." : "Every task of the workflow that is not over is cancelled.",
     danger: action === "cancel",
-    command: `penstock operations begin ${action} --workflow ${workflow}`,
+    command: `penstock workflows ${action} ${workflow}`,
     done,
   });
 }

@@ -8,7 +8,7 @@ import { count, plural, rate as rateText } from "../format";
 import { isPaused, subscribe } from "../live";
 import { Link, link } from "../router";
 import type { Operation } from "../types";
-import { asError, closeDialog, openDialog, Typed } from "./dialog";
+import { asError, closeDialog, openDialog, Typed, TYPED_ABOVE } from "./dialog";
 import { Problem } from "./load";
 import { Bar, canAct, Command, Field } from "./ui";
 
@@ -19,7 +19,7 @@ export interface Bulk {
   noun: string; // "task"
   effect: ComponentChildren;
   danger?: boolean;
-  command: string; // without the options below
+  command: string; // without the options below; "" where the command line has none
   fields?: ComponentChildren; // more to choose
   recount?: ComponentChildren; // fields of the filter: a change opens the dialog again, which counts again
   more?: () => Record<string, unknown>; // what they add to the body; it may throw what is wrong with them
@@ -28,7 +28,6 @@ export interface Bulk {
 
 const CANARY = 5;
 const PAUSED_MS = 1000;
-const TYPED_ABOVE = 1000;
 
 let turns = 0;
 
@@ -93,9 +92,11 @@ function BulkForm({ bulk, begin }: { bulk: Bulk; begin: (operation: Operation) =
       ) : null}
       {matched > TYPED_ABOVE ? <Typed text={expected} value={typed} onInput={setTyped} /> : null}
       {error ? <Problem error={error} {...(counted ? {} : { retry: counting })} /> : null}
-      <p class="soft small">
-        In a terminal: <Command text={`${bulk.command}${options.canary ? ` --canary ${CANARY}` : ""}${rate ? ` --rate ${rate}` : ""}`} />
-      </p>
+      {bulk.command ? (
+        <p class="soft small">
+          In a terminal: <Command text={`${bulk.command}${options.canary ? ` --canary ${CANARY}` : ""}${rate ? ` --rate ${rate}` : ""}`} />
+        </p>
+      ) : null}
       <footer>
         <button type="button" onClick={closeDialog}>
           Cancel
@@ -132,7 +133,7 @@ function Running({ of, bulk }: { of: Operation; bulk: Bulk }) {
       <Progress operation={operation} />
       {operation.status === "waiting_for_canary" ? <p>{plural(operation.done, bulk.noun)} done, {count(operation.failed)} failed. Look at them, then go on with the other {count(Math.max(0, operation.matched - operation.done - operation.failed))}, or stop here.</p> : null}
       <p class="soft small">
-        It goes on without this window: see <Link href={link(["operations"])}>Operations</Link>. <Command text={`penstock operations get ${operation.operation_id}`} />
+        It goes on without this window: see <Link href={link(["operations"])}>Operations</Link>. <Command text={`penstock operations show ${operation.operation_id}`} />
       </p>
       <footer>
         {isOver ? null : (

@@ -1,38 +1,39 @@
-// A time series, drawn by uPlot, with the same numbers as a table for whoever cannot see it.
+// A time series of the past, drawn by uPlot: a span of it can be dragged.
 import { useSignal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { local, short } from "../format";
 import { isDark } from "../theme";
-import { NumberTable, type Series } from "./numbers";
+import { ChartFrame, type Series } from "./chart-frame";
 
 interface ChartProps {
   label: string;
   times: readonly number[]; // seconds since 1970
   series: readonly Series[];
-  span?: number | undefined; // seconds: the axis is that long, also while there is less to show
   marks?: readonly number[]; // seconds: something happened
   format?: (value: number) => string;
+  steps?: number[] | undefined; // between two ticks of the value axis, where tens do not suit
   onSelect?: ((from: number, to: number) => void) | undefined; // seconds; a range was dragged
-  children?: ComponentChildren;
 }
 
 const HEIGHT = 176;
+const [SECOND, MINUTE, HOUR] = [1000, 60_000, 3_600_000];
+/** Milliseconds between two ticks of an axis of durations. */
+export const DURATION_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 5, 10, 15, 30].map((step) => step * SECOND), ...[1, 2, 5, 10, 15, 30].map((step) => step * MINUTE), ...[1, 2, 6, 12, 24, 48, 168, 336, 720].map((step) => step * HOUR)];
 
-export function Chart({ label, times, series, span, marks = [], format = short, onSelect, children }: ChartProps) {
+export function Chart({ label, times, series, marks = [], format = short, steps, onSelect }: ChartProps) {
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const hovered = useSignal<number | null>(null);
-  const current = useRef({ marks, onSelect, span });
-  current.current = { marks, onSelect, span };
+  const current = useRef({ marks, onSelect });
+  current.current = { marks, onSelect };
   const data = [times as number[], ...series.map((line) => line.values as (number | null)[])] as uPlot.AlignedData;
   const shape = series.map((line) => line.name + line.color).join() + isDark.value + Boolean(onSelect);
 
   useEffect(() => {
     const element = host.current;
     if (!element) return undefined;
-    const chart = new uPlot(options(element, series, format, current.current, (index) => (hovered.value = index), () => current.current), data, element);
+    const chart = new uPlot(options(element, series, { format, steps }, current.current, (index) => (hovered.value = index), () => current.current), data, element);
     plot.current = chart;
     const resize = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     resize.observe(element);
@@ -47,31 +48,10 @@ export function Chart({ label, times, series, span, marks = [], format = short, 
   const version = `${times.length},${times.at(-1)},${series.map((line) => line.values.at(-1)).join()},${marks.length}`;
   useEffect(() => plot.current?.setData(data), [version, shape]);
 
-  const index = hovered.value ?? times.length - 1;
   return (
-    <figure class="chart" aria-label={label}>
-      <header>
-        <div class="legend" aria-hidden="true">
-          {series.map((line) => {
-            const value = line.values[index];
-            return (
-              <span key={line.name} class={`key ${line.color}`}>
-                {line.name} <b>{value === null || value === undefined ? "–" : format(value)}</b>
-              </span>
-            );
-          })}
-        </div>
-        <span class="small soft" aria-hidden="true">
-          {hovered.value === null || !times[index] ? "" : local(times[index] * 1000)}
-        </span>
-      </header>
+    <ChartFrame label={label} times={times} series={series} format={format} index={hovered.value}>
       <div ref={host} class="plot" aria-hidden="true" />
-      {children}
-      <details class="small soft">
-        <summary>As a table</summary>
-        <NumberTable times={times} series={series} format={format} />
-      </details>
-    </figure>
+    </ChartFrame>
   );
 }
 
@@ -85,11 +65,11 @@ function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-type Live = Pick<ChartProps, "marks" | "onSelect" | "span">;
+type Live = Pick<ChartProps, "marks" | "onSelect">;
 // Seconds between two ticks of the time axis: round numbers, never parts of a second.
 const TIME_STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000, 7_776_000];
 
-function options(element: HTMLElement, series: readonly Series[], format: (value: number) => string, first: Live, onHover: (index: number | null) => void, live: () => Live): uPlot.Options {
+function options(element: HTMLElement, series: readonly Series[], { format, steps }: { format: (value: number) => string; steps: number[] | undefined }, first: Live, onHover: (index: number | null) => void, live: () => Live): uPlot.Options {
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font };
   const lines = series.map((line) => ({
@@ -108,12 +88,11 @@ function options(element: HTMLElement, series: readonly Series[], format: (value
     cursor: { y: false, points: { size: 5 }, drag: { x: Boolean(first.onSelect), y: false, setScale: false } },
     legend: { show: false },
     scales: {
-      x: { range: (_plot, low, high) => (live().span ? [high - (live().span ?? 0), high] : [low, high]) },
       y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, space: 70, incrs: TIME_STEPS, values: (_plot, times, _axis, _space, step) => times.map((time) => timeText(time, step)) },
-      { ...axis, size: (_plot, values) => Math.max(30, ...(values ?? []).map((text) => text.length * 6.5 + 14)), space: 36, values: (_plot, values) => values.map((value) => format(value)) },
+      { ...axis, size: (_plot, values) => Math.max(30, ...(values ?? []).map((text) => text.length * 6.5 + 14)), space: 36, ...(steps ? { incrs: steps } : {}), values: (_plot, values) => values.map((value) => format(value)) },
     ],
     series: [{}, ...lines],
     hooks: {

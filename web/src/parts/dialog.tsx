@@ -7,6 +7,9 @@ import { Problem } from "./load";
 import { canAct, Command } from "./ui";
 
 const dialog = signal<(() => ComponentChildren) | null>(null);
+/** Of more than this many, the count is typed before they are changed. */
+export const TYPED_ABOVE = 1000;
+
 export const openDialog = (content: () => ComponentChildren): void => void (dialog.value = content);
 export const closeDialog = (): void => void (dialog.value = null);
 
@@ -30,7 +33,7 @@ interface ActionDialog {
   command?: string | (() => string); // what does the same in a terminal
   confirm: string; // the button
   danger?: boolean;
-  typed?: string; // what must be typed first
+  typed?: string | (() => string | undefined); // what must be typed first
   run: () => Promise<unknown>;
   done?: string;
 }
@@ -46,6 +49,7 @@ function AskForm({ title, children, command, confirm, danger, typed, run, done }
   const [error, setError] = useState<ApiError | null>(null);
   const [isBusy, setBusy] = useState(false);
   const [text, setText] = useState("");
+  const expected = typeof typed === "function" ? typed() : typed;
   const [, redraw] = useState(0); // the command below shows what is typed into the fields
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
@@ -64,7 +68,7 @@ function AskForm({ title, children, command, confirm, danger, typed, run, done }
     <form onSubmit={submit} onInput={() => redraw((turn) => turn + 1)}>
       <h2 id="dialog-title">{title}</h2>
       {children}
-      {typed ? <Typed text={typed} value={text} onInput={setText} /> : null}
+      {expected ? <Typed text={expected} value={text} onInput={setText} /> : null}
       {error ? <Problem error={error} /> : null}
       {command ? (
         <p class="soft small">
@@ -75,7 +79,7 @@ function AskForm({ title, children, command, confirm, danger, typed, run, done }
         <button type="button" onClick={closeDialog}>
           Cancel
         </button>
-        <button class={danger ? "danger" : "primary"} disabled={isBusy || !canAct.value || (typed !== undefined && text !== typed)}>
+        <button class={danger ? "danger" : "primary"} disabled={isBusy || !canAct.value || (expected !== undefined && text !== expected)}>
           {isBusy ? "Working…" : confirm}
         </button>
       </footer>

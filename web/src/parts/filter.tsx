@@ -1,6 +1,7 @@
 // One line of text as a filter: `status:dead kwargs.to:"a b"` names fields, the rest is searched for.
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
+import { count } from "../format";
 import { Icon } from "./icon";
 
 export type Filter = Record<string, string>;
@@ -31,7 +32,7 @@ interface FilterBarProps {
   example?: string;
   text: string;
   fields: Record<string, readonly string[]>; // the fields, each with values to suggest
-  suggest?: (field: string, prefix: string) => Promise<{ value: string; count: number }[]>; // values that the broker knows
+  suggest?: (field: string, prefix: string) => Promise<{ value: string; count: number | null }[]>; // values that the broker knows; of `kwargs` names of arguments
   onChange: (text: string) => void;
 }
 
@@ -50,11 +51,13 @@ export function FilterBar({ label, example, text, fields, suggest, onChange }: F
   const { before, field, value } = lastWord(draft);
   const options = found.value.draft === draft ? found.value.options : known(before, field, value, fields);
   useEffect(() => {
-    if (value === undefined || !suggest || fields[field]?.length) return undefined;
+    const isName = value === undefined && field.startsWith("kwargs");
+    if (!suggest || (value === undefined ? !isName : fields[field]?.length)) return undefined;
     let isCurrent = true;
     const timer = setTimeout(() => {
-      void suggest(field, value).then((values) => {
-        if (isCurrent) found.value = { draft, options: values.map((item) => ({ text: `${before}${field}:${quoted(item.value)} `, label: item.value, note: String(item.count) })) };
+      void suggest(isName ? "kwargs" : field, value ?? field).then((values) => {
+        const text = (item: string): string => (isName ? `${before}${item}:` : `${before}${field}:${quoted(item)} `);
+        if (isCurrent) found.value = { draft, options: values.map((item) => ({ text: text(item.value), label: item.value, note: item.count === null ? "" : count(item.count) })) };
       }, () => undefined);
     }, DELAY_MS);
     return () => {
@@ -73,9 +76,9 @@ export function FilterBar({ label, example, text, fields, suggest, onChange }: F
     onChange(draft.trim());
   };
   const onKey = (event: KeyboardEvent): void => {
-    const count = options.length;
-    if (event.key === "ArrowDown" && count) index.value = (index.value + 1) % count;
-    else if (event.key === "ArrowUp" && count) index.value = (index.value + count - 1) % count;
+    const length = options.length;
+    if (event.key === "ArrowDown" && length) index.value = (index.value + 1) % length;
+    else if (event.key === "ArrowUp" && length) index.value = (index.value + length - 1) % length;
     else if (event.key === "Enter" && isOpen.value && index.value >= 0) take(options[index.value]);
     else if (event.key === "Enter") apply();
     else if (event.key === "Tab" && isOpen.value && index.value >= 0) take(options[index.value]);

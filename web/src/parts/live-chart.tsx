@@ -2,8 +2,8 @@
 // is looked at.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { local, short } from "../format";
-import { NumberTable, type Series } from "./numbers";
+import { short } from "../format";
+import { ChartFrame, type Series } from "./chart-frame";
 
 interface LiveChartProps {
   label: string;
@@ -14,6 +14,7 @@ interface LiveChartProps {
 }
 
 const HEIGHT = 176;
+const NARROW = 400; // fewer labels fit below
 const [LEFT, RIGHT, TOP, BOTTOM] = [44, 4, 8, 22];
 
 /** Round numbers up to the highest value: two or three lines of a grid. */
@@ -47,22 +48,7 @@ export function LiveChart({ label, times, series, span, format = short }: LiveCh
     hovered.value = nearest(times, time);
   };
   return (
-    <figure class="chart" aria-label={label}>
-      <header>
-        <div class="legend" aria-hidden="true">
-          {series.map((line) => {
-            const value = line.values[index];
-            return (
-              <span key={line.name} class={`key ${line.color}`}>
-                {line.name} <b>{value === null || value === undefined ? "–" : format(value)}</b>
-              </span>
-            );
-          })}
-        </div>
-        <span class="small soft" aria-hidden="true">
-          {hovered.value === null || !times[index] ? "" : local(times[index] * 1000).slice(11)}
-        </span>
-      </header>
+    <ChartFrame label={label} times={times} series={series} format={format} index={hovered.value}>
       <div ref={host} class="plot" aria-hidden="true">
         {width.value && times.length ? (
           <svg class="live-plot" width={width.value} height={HEIGHT} onPointerMove={onMove} onPointerLeave={() => (hovered.value = null)}>
@@ -74,7 +60,7 @@ export function LiveChart({ label, times, series, span, format = short }: LiveCh
                 </text>
               </g>
             ))}
-            {[0, 1, 2, 3, 4].map((part) => (
+            {(width.value < NARROW ? [0, 2, 4] : [0, 1, 2, 3, 4]).map((part) => (
               <text key={part} x={x(end - (span * part) / 5)} y={HEIGHT - 5} text-anchor={part ? "middle" : "end"}>
                 {part ? `−${(span * part) / 300} min` : "now"}
               </text>
@@ -86,11 +72,7 @@ export function LiveChart({ label, times, series, span, format = short }: LiveCh
           </svg>
         ) : null}
       </div>
-      <details class="small soft">
-        <summary>As a table</summary>
-        <NumberTable times={times} series={series} format={format} />
-      </details>
-    </figure>
+    </ChartFrame>
   );
 }
 

@@ -1,4 +1,5 @@
 // Loading data for a page, and what is shown meanwhile, when it fails, and when it is not allowed.
+import { useSignal } from "@preact/signals";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { ApiError } from "../api";
@@ -43,9 +44,45 @@ export function useLoad<T>(key: string | null, fetch: (abort: AbortSignal) => Pr
   return { data: state.data, error: state.error, isSlow: state.isSlow, reload };
 }
 
-/** Load again every `seconds` while the tab is visible. */
-export function useInterval(action: () => void, seconds: number): void {
+export interface RowPage<T> {
+  rows: readonly T[];
+  cursor: string | null; // of the next page; null after the last one
+}
+
+export interface Pages<T> extends Loaded<readonly T[]> {
+  hasMore: boolean;
+  loadMore: () => void;
+}
+
+/** Rows that come a page at a time as somebody scrolls. Refreshed every so often until the second page is loaded. */
+export function usePages<T>(key: string, fetch: (cursor: string | null, abort?: AbortSignal) => Promise<RowPage<T>>, refreshSeconds: number | null = null): Pages<T> {
+  const more = useSignal<RowPage<T> & { isLoading: boolean }>({ rows: [], cursor: null, isLoading: false });
+  const turn = useRef(0); // a page that arrives after the first one was loaded again is dropped
+  const first = useLoad(key, async (abort) => {
+    const page = await fetch(null, abort);
+    turn.current += 1;
+    more.value = { rows: [], cursor: page.cursor, isLoading: false };
+    return page.rows;
+  });
+  const refresh = useCallback(() => void (more.value.rows.length || first.reload()), [first.reload]);
+  useInterval(refresh, refreshSeconds);
+  const loadMore = (): void => {
+    const { rows, cursor, isLoading } = more.value;
+    if (cursor === null || isLoading) return;
+    const began = turn.current;
+    const finish = (next: RowPage<T>): void => {
+      if (turn.current === began) more.value = { ...next, isLoading: false };
+    };
+    more.value = { rows, cursor, isLoading: true };
+    fetch(cursor).then((page) => finish({ rows: [...rows, ...page.rows], cursor: page.cursor }), () => finish({ rows, cursor }));
+  };
+  return { ...first, data: first.data && [...first.data, ...more.value.rows], hasMore: more.value.cursor !== null, loadMore };
+}
+
+/** Act every `seconds` while the tab is visible; never where that is null. */
+export function useInterval(action: () => void, seconds: number | null): void {
   useEffect(() => {
+    if (seconds === null) return undefined;
     const timer = setInterval(() => document.hidden || action(), seconds * 1000);
     return () => clearInterval(timer);
   }, [action, seconds]);
@@ -71,6 +108,15 @@ export function Skeleton({ rows }: { rows: number }) {
         <div key={index} />
       ))}
     </div>
+  );
+}
+
+/** Instead of an empty list, for those who may read nothing: what there is, is not shown to them. */
+export function MayReadNothing() {
+  return (
+    <p class="notice warning" role="alert">
+      You may not read any queue: ask an owner for a grant such as read:orders
+    </p>
   );
 }
 

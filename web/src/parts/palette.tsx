@@ -4,7 +4,7 @@ import { createRef } from "preact";
 import { useState } from "preact/hooks";
 import { rows } from "../queues";
 import { link, messageLink, navigate } from "../router";
-import { SECTIONS } from "../shell";
+import { SECTIONS } from "../routes";
 
 const isOpen = signal(false);
 const element = createRef<HTMLDialogElement>();

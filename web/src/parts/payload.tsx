@@ -98,7 +98,7 @@ function hex(raw: Uint8Array): string {
 }
 
 /** The beginning of a payload, in one line, for tables. */
-export function preview(of: PayloadSource, length = 120): string {
+export function preview(of: PayloadSource, length = 400): string {
   if (isPlainText(of)) return of.payload.slice(0, length);
   if (of.payload_base64 === undefined) return exactJson(of.payload).slice(0, length);
   const raw = decode(of.payload_base64.slice(0, 400));

@@ -104,13 +104,15 @@ export function Table<T>(props: TableProps<T>) {
     release();
     props.news?.show();
   };
+  const onPointerEnter = (event: PointerEvent): void => void (event.pointerType === "mouse" && hold("pointer"));
   return (
-    <div class="table-frame" tabIndex={0} role="region" aria-label={props.label} onPointerEnter={(event) => event.pointerType === "mouse" && hold("pointer")} onPointerLeave={() => release("pointer")}>
+    <div class="table-host" onPointerEnter={onPointerEnter} onPointerLeave={() => release("pointer")}>
       {news ? (
         <button class="new-rows" onClick={showNews}>
           {count(news)} new
         </button>
       ) : null}
+      <div class="table-frame" tabIndex={0} role="region" aria-label={props.label}>
       <table aria-label={props.label} aria-rowcount={(total ?? shown.length) + 1}>
         <thead>
           <tr>
@@ -157,6 +159,7 @@ export function Table<T>(props: TableProps<T>) {
           {end < shown.length ? <Spacer rows={shown.length - end} columns={width} /> : null}
         </tbody>
       </table>
+      </div>
     </div>
   );
 }
@@ -220,7 +223,7 @@ function Heading<T>({ column, order }: { column: Column<T>; order: string }) {
       {column.sort ? (
         <button class="quiet" onClick={flip}>
           {column.title}
-          <span aria-hidden="true">{direction === "ascending" ? " ↑" : direction === "descending" ? " ↓" : ""}</span>
+          {direction === "none" ? null : <span aria-hidden="true">{direction === "ascending" ? "↑" : "↓"}</span>}
         </button>
       ) : column.title ? (
         column.title

@@ -29,7 +29,7 @@ export function Time({ at, empty = "–" }: { at: string | null | undefined; emp
 
 /** How long ago something was, without "ago": for a column that is headed by what it measures. */
 export function Age({ at }: { at: string | null | undefined }) {
-  if (!at) return <span class="zero">–</span>;
+  if (!at) return <Dash />;
   return <Moment at={at} text={(iso) => relative(iso).replace(/ ago$/, "")} />;
 }
 
@@ -41,6 +41,11 @@ function Moment({ at, text }: { at: string; text: (iso: string) => string }) {
       {words}
     </time>
   );
+}
+
+/** There is nothing to say. */
+export function Dash() {
+  return <span class="zero">–</span>;
 }
 
 /** A count in a table: zero steps back, so that the others stand out. */

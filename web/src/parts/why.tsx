@@ -20,7 +20,7 @@ export function WhyCard({ queue }: { queue: string }) {
               {waiting.map((group) => (
                 <section key={group.group}>
                   <h3>
-                    {group.group} <span class="soft">{summary(group)}</span>
+                    {group.group} <span class="soft plain">{summary(group)}</span>
                   </h3>
                   <ul class="timeline">
                     {group.reasons.map((reason) => (
@@ -49,7 +49,7 @@ function Reason({ reason }: { reason: WhyReason }) {
   return (
     <li class={reason.code === "leased" ? "ok" : /no_|paused|other/.test(reason.code) ? "danger" : "warning"}>
       <p>
-        {reason.sample ? <Link href={messageLink(reason.sample)}>{reason.text}</Link> : reason.text} <Badge plain>{reason.code}</Badge>
+        {reason.sample ? <Link href={messageLink(reason.sample)}>{reasonText(reason)}</Link> : reasonText(reason)} <Badge plain>{reason.code.replace(/_/g, " ")}</Badge>
       </p>
       <p class="soft small">
         {reason.until ? (
@@ -62,6 +62,11 @@ function Reason({ reason }: { reason: WhyReason }) {
       </p>
     </li>
   );
+}
+
+/** The broker's sentence without what the line below says as links and times: who holds it, and since when. */
+function reasonText({ text, holders }: WhyReason): string {
+  return holders.length ? text.replace(/ since [^,]*, held by .*$/, "") : text;
 }
 
 export function Holders({ holders }: { holders: readonly Holder[] }) {
