@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from time import perf_counter
@@ -36,6 +37,7 @@ def compaction(scale: Scale) -> list[Row]:
             keys = pa.array(np.char.add("key-", rng.integers(0, KEYS, PUSHED).astype(str)))
             queue.push_many(pa.table({"key": keys, "payload": payloads}))
         ps.seal()
+        os.sync()  # or the pushes would wait for what was just written
         other = ps.queue("other")
         quiet = _pushing(other, lambda: threading.Event().wait(5))
         found: list[tuple[float, Freed]] = []
