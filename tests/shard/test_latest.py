@@ -529,11 +529,11 @@ def test_compaction_rests_only_while_something_else_is_written(ps, clock):
     queue.push(1, key="a")
     clock.advance(seconds=2)
     pace.rest()
-    assert rests == [8.0]
+    assert rests == [6.0]
 
     clock.advance(seconds=1)
     pace.rest()
-    assert rests == [8.0]
+    assert rests == [6.0]
 
 
 def test_a_compaction_calls_for_a_rest_after_each_portion(ps, monkeypatch):

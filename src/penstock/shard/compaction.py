@@ -7,7 +7,7 @@ is given any more: the next compaction drops them.
 What is sealed is looked at only when it may be worth it: at most so many messages are superseded as were when it was
 looked at last, plus those that were sealed since.
 
-Reading the keys takes most of the time. While the shard is in use it rests after each step, four times as long as the
+Reading the keys takes most of the time. While the shard is in use it rests after each step, three times as long as the
 step took: pushes have the processor and the interpreter to themselves most of the time. Otherwise it never rests.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 PARTITIONS_AT_ONCE: Final = 256  # that learn of new places while the shard is held
-REST_SHARE: Final = 4  # of the time that a step took
+REST_SHARE: Final = 3  # of the time that a step took
 
 
 @dataclass(slots=True)
