@@ -60,6 +60,22 @@ class SeriesMark(msgspec.Struct, frozen=True):
     text: str
 
 
+class ForecastBand(msgspec.Struct, frozen=True):
+    """What a series is expected to be, and between which values four in five steps are; None: too little is known."""
+
+    value: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+    is_seasonal: bool  # it follows the time of the day, or the day of the week
+
+
+class SeriesForecast(msgspec.Struct, frozen=True):
+    """The steps after a series."""
+
+    times: list[int]
+    series: dict[str, ForecastBand]
+
+
 class HistorySeries(msgspec.Struct, frozen=True):
     """Metrics of a queue, or of the broker, over time: columns of one length, for a chart.
 
@@ -77,6 +93,7 @@ class HistorySeries(msgspec.Struct, frozen=True):
     series: dict[str, list[float | None]]
     previous: dict[str, list[float | None]] = {}  # the same steps `compare` seconds earlier
     marks: list[SeriesMark] = []  # changes of options and pauses in the span, oldest first
+    forecast: SeriesForecast | None = None  # of `forecast` seconds after the span
 
 
 class Latency(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from penstock.model_metrics import HistorySeries
 from penstock.model_tasks import WorkerRequest
 from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
-from penstock.rollups.series import SPAN_SECONDS, earlier, series
+from penstock.rollups.series import SPAN_SECONDS, ahead, earlier, series
 from penstock.shard import browse, dead_letters, members, search, sink_commit
 from penstock.shard.tasks import finish, schedules
 from penstock.storage.staging import stored_name
@@ -398,10 +398,13 @@ def _get_series(session: Session, call: ops.GetSeries, who: Who) -> Reply:
 
 
 def _with_context(session: Session, call: ops.GetSeries, found: HistorySeries, now: int) -> HistorySeries:
-    """A series with the time before it, and with marks, as far as they are wanted."""
+    """A series with the time before and after it, and with marks, as far as they are wanted."""
     if call.compare is not None:
         previous = earlier(session.recorder, call.queue, call.metrics, found, call.compare, now)
         found = structs.replace(found, previous=previous)
+    if call.forecast is not None:
+        expected = ahead(session.recorder, call.queue, call.metrics, found, call.forecast, now)
+        found = structs.replace(found, forecast=expected)
     if call.marks:
         found = structs.replace(found, marks=metrics.marks(session, call.queue, found.since, found.until))
     return found

@@ -36,7 +36,8 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     Counters are sums over a step, gauges their highest value, percentiles are merged. Without `from` it is the last
     hour; without `step` as many values as fit a chart. A step that is a multiple of an hour reads the roll-ups by the
     hour, and so on. With `compare` there is `previous` too: the same steps that many seconds earlier, say 604800 for
-    the week before. With `marks`, changes of options and pauses in that time, from the audit log.
+    the week before. With `marks`, changes of options and pauses in that time, from the audit log. With `forecast`,
+    what is expected for that many seconds after it: what was usual at this time of the day, or day of the week.
     """
 
     queue: QueueName | None = None
@@ -46,6 +47,7 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     step: Annotated[int, Check(_step)] | None = None  # seconds
     compare: Annotated[int, Check(_step)] | None = None  # seconds
     marks: Flag = False
+    forecast: Annotated[int, Check(_step)] | None = None  # seconds
 
     def __post_init__(self) -> None:
         super().__post_init__()

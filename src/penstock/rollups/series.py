@@ -19,11 +19,14 @@ from penstock.model_metrics import (
     PERCENTILES,
     POINTS_MAX,
     STEPS,
+    ForecastBand,
     HistorySeries,
+    SeriesForecast,
     default_step,
 )
+from penstock.rollups.forecast import forecast
 from penstock.rollups.slices import BROKER_COUNTED, BUCKETS, COUNTED, MIDDLES, Int64s, Slice
-from penstock.rollups.tiers import BROKER, BROKER_COLUMNS, COLUMNS, LATENCY_ROWS, TIERS, Tier
+from penstock.rollups.tiers import BROKER, BROKER_COLUMNS, COLUMNS, DAY, HOUR, LATENCY_ROWS, TIERS, Tier
 from penstock.telemetry.meter import quantile
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 SPAN_SECONDS: Final = 3_600  # of a chart that does not say how much it shows
+SEASONS: Final = 13  # days, or weeks, that a forecast is made from
 _BACKLOG: Final = ("ready", "leased", "delayed")
 
 
@@ -74,6 +78,33 @@ def earlier(
         name: [_share(name, values[place], found.step / step) for place in places]
         for name, values in before.series.items()
     }
+
+
+def ahead(
+    recorder: Recorder, queue: str | None, metrics: tuple[str, ...], found: HistorySeries, seconds: int, now: int
+) -> SeriesForecast:
+    """A forecast of the steps after a series, from whole hours or days before its end."""
+    step, end = found.step, found.times[-1] + found.step
+    count = -(-seconds // step)
+    if count > POINTS_MAX:
+        raise InvalidField(f"forecast: that makes {count} values", hint=f"at most {POINTS_MAX}: choose a larger step")
+    unit = HOUR if step <= HOUR else step if DAY % step == 0 else DAY
+    season = DAY // unit if unit < DAY else 7
+    until = min(end, now)
+    until -= until % unit  # an hour that is not over has not all its messages
+    before = series(recorder, queue, metrics, until - unit * season * SEASONS, until, unit, now)
+    times = list(range(end, end + count * step, step))
+    places = [max(0, (at - until) // unit) for at in times]
+    bands = {name: forecast(values, season, places[-1] + 1) for name, values in before.series.items()}
+    return SeriesForecast(times, {name: _spread(name, band, places, step / unit) for name, band in bands.items()})
+
+
+def _spread(name: str, band: ForecastBand, places: list[int], share: float) -> ForecastBand:
+    """A forecast by the hour or day for the steps of a chart."""
+    value, low, high = (
+        [_share(name, values[place], share) for place in places] for values in (band.value, band.low, band.high)
+    )
+    return ForecastBand(value=value, low=low, high=high, is_seasonal=band.is_seasonal)
 
 
 def _share(name: str, value: float | None, share: float) -> float | None:

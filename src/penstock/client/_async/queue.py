@@ -376,9 +376,11 @@ class Queue:
         *,
         compare: int | None = None,
         marks: bool = False,
+        forecast: int | None = None,
     ) -> HistorySeries:
         """Metrics of the queue over time, for a chart; see `Penstock.history`."""
-        return await self._session.execute(ops.GetSeries(self.name, tuple(metrics), since, until, step, compare, marks))
+        span = (since, until, step, compare, marks, forecast)
+        return await self._session.execute(ops.GetSeries(self.name, tuple(metrics), *span))
 
     async def options(self) -> QueueOptions:
         """The options of the queue."""

@@ -377,9 +377,11 @@ class Queue:
         *,
         compare: int | None = None,
         marks: bool = False,
+        forecast: int | None = None,
     ) -> HistorySeries:
         """Metrics of the queue over time, for a chart; see `Penstock.history`."""
-        return self._session.execute(ops.GetSeries(self.name, tuple(metrics), since, until, step, compare, marks))
+        span = (since, until, step, compare, marks, forecast)
+        return self._session.execute(ops.GetSeries(self.name, tuple(metrics), *span))
 
     def options(self) -> QueueOptions:
         """The options of the queue."""

@@ -146,13 +146,16 @@ class Queues:
         *,
         compare: int | None = None,
         marks: bool = False,
+        forecast: int | None = None,
     ) -> HistorySeries:
         """Metrics of the whole system over time, for a chart: the last hour, unless `since` says otherwise.
 
-        `step` is in seconds; None chooses one. Names of metrics are in docs/history.md. A broker records them; a
-        directory that is opened in this process does with `history=True`.
+        `step` is in seconds; None chooses one. With `forecast`, what is expected for that many seconds after it. Names
+        of metrics are in docs/history.md. A broker records them; a directory that is opened in this process does with
+        `history=True`.
         """
-        return self._session.execute(ops.GetSeries(None, tuple(metrics), since, until, step, compare, marks))
+        span = (since, until, step, compare, marks, forecast)
+        return self._session.execute(ops.GetSeries(None, tuple(metrics), *span))
 
     def stream(self, source: str) -> Stream[StageReport]:
         """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
