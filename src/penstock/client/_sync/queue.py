@@ -408,6 +408,17 @@ class Queue:
         """Drop everything unsettled, in every group."""
         self._session.execute(ops.Purge(self.name))
 
+    def rotate_key(self) -> str:
+        """Encrypt new messages with a new data key; returns its id. Raises `InvalidField` if nothing is encrypted."""
+        return self._session.execute(ops.RotateDataKey(self.name))
+
+    def erase_keys(self, *, confirm: str, before: datetime | None = None) -> int:
+        """Erase the data keys of the queue: what they encrypted is lost for good. Returns how many.
+
+        `confirm` repeats the name of the queue. With `before`, only keys that another had followed by then.
+        """
+        return self._session.execute(ops.EraseDataKeys(self.name, confirm, before))
+
     def compact(self) -> Freed:
         """Remove messages that have a later one of the same key, from a queue with `compaction="latest"`, now.
 

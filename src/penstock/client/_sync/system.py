@@ -29,8 +29,18 @@ from penstock.model import (
     queue_options,
 )
 from penstock.model_backlog import TaskWait
+from penstock.model_letters import SignatureReport
 from penstock.model_metrics import SERIES_DEFAULT, HistorySeries, MetricsReport
-from penstock.replies import BackupState
+from penstock.replies import (
+    BackupState,
+    ClusterView,
+    ConnectionPage,
+    DataKeyView,
+    PipelineRun,
+    PipelineView,
+    ServerInfo,
+    TraceView,
+)
 from penstock.requests import QueueOrder
 from penstock.streams import StageReport, Stream
 
@@ -156,6 +166,46 @@ class Queues:
         """
         span = (since, until, step, compare, marks, forecast)
         return self._session.execute(ops.GetSeries(None, tuple(metrics), *span))
+
+    def signatures(self, limit: int = 50) -> SignatureReport:
+        """Dead letters of all queues by the signature of their errors; `queue.dlq.signatures` has those of one."""
+        return self._session.execute(ops.AllSignatures(limit))
+
+    def trace(self, trace: str, limit: int = 200, look_back: int = 10_000) -> TraceView:
+        """The messages and tasks of a trace, with their waits and runs, among the last `look_back` of each queue."""
+        return self._session.execute(ops.GetTrace(trace, limit, look_back))
+
+    def info(self) -> ServerInfo:
+        """The version of the broker, its durability, and how many queues there are."""
+        return self._session.execute(ops.Info())
+
+    def cluster(self) -> ClusterView:
+        """What the broker keeps its data in, who owns it, and the nodes that share it."""
+        return self._session.execute(ops.Cluster())
+
+    def connections(self, limit: int = 1_000) -> ConnectionPage:
+        """Connections to the broker, the oldest first."""
+        return self._session.execute(ops.ListConnections(limit))
+
+    def end_connection(self, connection_id: str) -> None:
+        """End a connection. What was leased on it stays leased. Raises `ConnectionNotFound`."""
+        self._session.execute(ops.EndConnection(connection_id))
+
+    def pipelines(self) -> list[PipelineView]:
+        """Pipelines whose runs were reported, each with its last runs."""
+        return self._session.execute(ops.Pipelines())
+
+    def pipeline_run(self, name: str, run: str) -> PipelineRun:
+        """One run of a pipeline."""
+        return self._session.execute(ops.GetPipelineRun(name, run))
+
+    def pipeline_report(self, name: str, run: str) -> str:
+        """The report of a run, in HTML."""
+        return self._session.execute(ops.GetPipelineReport(name, run))
+
+    def data_keys(self) -> list[DataKeyView]:
+        """The data keys of encrypted queues, without their secrets."""
+        return self._session.execute(ops.ListDataKeys())
 
     def stream(self, source: str) -> Stream[StageReport]:
         """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.

@@ -17,8 +17,11 @@ from penstock.errors import ScheduleNotFound
 from penstock.model_tasks import (
     MissedPolicy,
     OperationView,
+    ScheduleRun,
+    ScheduleTicks,
     ScheduleView,
     Suggestion,
+    TaskCounts,
     TaskFilter,
     TaskView,
     WorkerView,
@@ -74,7 +77,25 @@ class AsyncAppCalls:
         """Workers that have reported to the broker, of this app and of others."""
         return await (await self.open_async_session()).execute(ops.Workers())
 
+    async def aquiet_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
+        """Have a worker take no more tasks; it finishes those that it has. Raises `WorkerNotFound`."""
+        return await (await self.open_async_session()).execute(ops.QuietWorker(worker_id, owner))
+
+    async def aresume_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
+        """Have a quiet worker take tasks again. Raises `WorkerNotFound`."""
+        return await (await self.open_async_session()).execute(ops.ResumeWorker(worker_id, owner))
+
+    async def astop_worker(
+        self, worker_id: str, owner: str | None = None, *, grace_seconds: float | None = None
+    ) -> WorkerView:
+        """Have a worker end; what still runs after the grace is released, and counts no attempt."""
+        return await (await self.open_async_session()).execute(ops.StopWorker(worker_id, owner, grace_seconds))
+
     # jobs
+
+    async def acounts(self) -> list[TaskCounts]:
+        """How many jobs there are in each state, by queue."""
+        return await (await self.open_async_session()).execute(ops.CountTasks())
 
     def ajobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
         """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
@@ -122,6 +143,14 @@ class AsyncAppCalls:
                 spec = msgspec.structs.replace(view.spec, is_paused=is_paused)
                 return await (await self.open_async_session()).execute(ops.SetSchedule(spec))
         raise ScheduleNotFound(f"no schedule is named {name!r}")
+
+    async def arun_schedule(self, name: str) -> ScheduleRun:
+        """Submit the task of a schedule now; its ticks stay as they are. Raises `ScheduleNotFound`."""
+        return await (await self.open_async_session()).execute(ops.RunSchedule(name))
+
+    async def aticks(self, name: str, count: int = 5, runs: int = 10) -> ScheduleTicks:
+        """The next ticks of a schedule, and its last runs. Raises `ScheduleNotFound`."""
+        return await (await self.open_async_session()).execute(ops.Ticks(name, count, runs))
 
     async def adelete_schedule(self, name: str) -> None:
         """End a schedule. One that a task declares comes back when its worker starts again."""

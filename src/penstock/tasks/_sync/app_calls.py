@@ -18,8 +18,11 @@ from penstock.errors import ScheduleNotFound
 from penstock.model_tasks import (
     MissedPolicy,
     OperationView,
+    ScheduleRun,
+    ScheduleTicks,
     ScheduleView,
     Suggestion,
+    TaskCounts,
     TaskFilter,
     TaskView,
     WorkerView,
@@ -75,7 +78,25 @@ class AppCalls:
         """Workers that have reported to the broker, of this app and of others."""
         return (self.open_session()).execute(ops.Workers())
 
+    def quiet_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
+        """Have a worker take no more tasks; it finishes those that it has. Raises `WorkerNotFound`."""
+        return (self.open_session()).execute(ops.QuietWorker(worker_id, owner))
+
+    def resume_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
+        """Have a quiet worker take tasks again. Raises `WorkerNotFound`."""
+        return (self.open_session()).execute(ops.ResumeWorker(worker_id, owner))
+
+    def stop_worker(
+        self, worker_id: str, owner: str | None = None, *, grace_seconds: float | None = None
+    ) -> WorkerView:
+        """Have a worker end; what still runs after the grace is released, and counts no attempt."""
+        return (self.open_session()).execute(ops.StopWorker(worker_id, owner, grace_seconds))
+
     # jobs
+
+    def counts(self) -> list[TaskCounts]:
+        """How many jobs there are in each state, by queue."""
+        return (self.open_session()).execute(ops.CountTasks())
 
     def jobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> Iterator[Job[Any]]:
         """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
@@ -123,6 +144,14 @@ class AppCalls:
                 spec = msgspec.structs.replace(view.spec, is_paused=is_paused)
                 return (self.open_session()).execute(ops.SetSchedule(spec))
         raise ScheduleNotFound(f"no schedule is named {name!r}")
+
+    def run_schedule(self, name: str) -> ScheduleRun:
+        """Submit the task of a schedule now; its ticks stay as they are. Raises `ScheduleNotFound`."""
+        return (self.open_session()).execute(ops.RunSchedule(name))
+
+    def ticks(self, name: str, count: int = 5, runs: int = 10) -> ScheduleTicks:
+        """The next ticks of a schedule, and its last runs. Raises `ScheduleNotFound`."""
+        return (self.open_session()).execute(ops.Ticks(name, count, runs))
 
     def delete_schedule(self, name: str) -> None:
         """End a schedule. One that a task declares comes back when its worker starts again."""
