@@ -95,6 +95,7 @@ def test_every_twin_does_what_its_name_says():
                 "continue_operation",
                 "stop_operation",
             ),
+            *("counts", "run_schedule", "ticks", "quiet_worker", "resume_worker", "stop_worker"),
             *("schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule", "prune_schedules"),
         },
         LocalApp: {"run_pending", "wait_task"},
