@@ -152,15 +152,19 @@ def open(
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
-    """Open a data directory, which is made if it is not there. One process at a time may hold it.
+    """Open a data directory in this process, creating it if needed. Returns a `Penstock`.
 
-    `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
-    operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
-    when it has `journal_file_bytes` (64 MiB) or `journal_file_frames` (200,000) or is `journal_file_seconds` old; with
-    `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds` (10). A group can read the
-    directory with `data_mode="0750"`. Queues with `encryption=True` need a `master_key`, a `kms_command` or `keys`
-    (docs/security.md). `segments` keeps new Parquet files elsewhere (docs/segments.md). `history=True` records metrics
-    over time; `metrics` is a function or an `Observer` (docs/telemetry.md), or True for latencies in `ps.metrics()`.
+    `durability` says when a call returns: `fsync` once the data is on disk (nothing confirmed is ever lost), `os` once
+    the operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as
+    Parquet when it reaches `journal_file_bytes` (64 MiB), `journal_file_frames` (200,000) or the age of
+    `journal_file_seconds`; with `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds`
+    (10). With `data_mode="0750"` a group of users may read the directory. Queues with `encryption=True` need a
+    `master_key`, a `kms_command` or `keys` (docs/security.md). `segments` stores new Parquet files elsewhere
+    (docs/segments.md). `history=True` records metrics over time; `metrics` is a function or an `Observer`
+    (docs/telemetry.md), or True for latencies in `ps.metrics()`.
+
+    Raises `DirectoryInUse` if a process has it open, `NotADataDirectory` if it holds other files, and `Damaged` if its
+    contents are.
     """
     from penstock.client.handles import Penstock
     from penstock.client.observers import observers_of
@@ -191,7 +195,7 @@ def open(
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
-    """Open a Penstock that keeps nothing on disk: for tests, and for queues that may die with the process."""
+    """Open a Penstock that stores nothing on disk: for tests, and for queues that may end with the process."""
     from penstock.client.handles import Penstock
     from penstock.embedded.blocking import BlockingSession
     from penstock.embedded.session import Session
@@ -217,16 +221,18 @@ def connect(
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
-    """Connect to a broker: `penstock://host:port`, or `http://host:port`; several URLs are tried in turn.
+    """Connect to a broker at `penstock://host:port` or `http://host:port`. Returns a `Penstock`.
 
-    With TLS it is `penstocks://` or `https://`: `tls_ca` is a file with the authorities to trust in place of the
-    system's, `tls_certificate` and `tls_key` prove who the client is.
-    `client` is a name for this program, for the broker's metrics and logs. A call fails with `Unavailable` when
-    it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. A limit that says when it
-    will have room is waited for, up to `rate_limit_seconds` (`timeout` when None). With `linger_ms`, concurrent pushes
-    are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
-    whoever connected with it before can push no more. `metrics` is a function or an `Observer` for every measurement
-    (docs/telemetry.md). docs/client.md has the details.
+    Several URLs are tried in turn. With TLS, use `penstocks://` or `https://`: `tls_ca` is a file with the CAs to
+    trust instead of the system's; `tls_certificate` and `tls_key` authenticate the client. `client` names this program
+    in the broker's metrics and logs. `connect_seconds` limits connecting, `timeout` every call after that. A rate
+    limit is waited for up to `rate_limit_seconds` (`timeout` if None). With `linger_ms`, concurrent pushes are sent
+    together, at most `batch_max` at a time. A `producer` name lets a successor take over: earlier connections with
+    that name can no longer push. `metrics` is a function or an `Observer` that receives every measurement
+    (docs/telemetry.md). See docs/client.md for details.
+
+    Raises `Unavailable` if no broker answers, `TlsFailed` if TLS fails and `NotAuthenticated` if the token is not
+    accepted.
     """
     from penstock.client.handles import Penstock
     from penstock.client.observers import observers_of

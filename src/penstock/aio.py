@@ -51,7 +51,7 @@ def open(
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
-    """Like `penstock.open`; the directory is opened when the `async with` block is entered."""
+    """Asyncio version of `penstock.open()`: the directory is opened when the `async with` block is entered."""
     check_path(path)
     session = partial(
         Session,
@@ -77,7 +77,7 @@ def open(
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
-    """Like `penstock.open_in_memory`."""
+    """Asyncio version of `penstock.open_in_memory()`."""
     return Penstock(lambda: AsyncSession(Session(None, durability="os", clock=clock, rng=rng)))
 
 
@@ -99,7 +99,7 @@ def connect(
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
-    """Like `penstock.connect`; connects when the `async with` block is entered, or when it is first used."""
+    """Asyncio version of `penstock.connect()`: it connects when the `async with` block is entered, or at first use."""
     wanted = settings(
         urls,
         token=token,

@@ -110,7 +110,7 @@ def _cut(message: str) -> str:
 
 
 class PenstockError(Exception):
-    """The root: catch this to catch everything Penstock raises on purpose."""
+    """The base class of all errors that Penstock raises on purpose."""
 
     code: ClassVar[str] = "error"
     hint_default: ClassVar[str] = ""
@@ -203,7 +203,7 @@ class QueueNotFound(StateError):
 
 
 class QueueExists(StateError):
-    """The queue exists already, with other options."""
+    """The queue already exists, with other options."""
 
     hint_default = "update it to change its options, or pass exist_ok=True"
 
@@ -215,7 +215,7 @@ class GroupNotFound(StateError):
 
 
 class GroupExists(StateError):
-    """The group exists already."""
+    """The group already exists."""
 
     hint_default = "use seek to move an existing group"
 
@@ -233,7 +233,7 @@ class HistoryLost(StateError):
 
 
 class LeaseLost(StateError):
-    """The lease behind this receipt expired, was settled already, or passed to another consumer."""
+    """The lease behind this receipt expired, was already settled, or passed to another consumer."""
 
     hint_default = "do not settle it again: the message is settled, or will be delivered again"
 
@@ -298,7 +298,7 @@ class ScheduleNotFound(StateError):
 
 
 class WorkerNotFound(StateError):
-    """No worker of this id has sent a heartbeat lately."""
+    """No worker with this id has sent a heartbeat recently."""
 
     hint_default = "list them with 'penstock workers'"
 
@@ -466,7 +466,7 @@ class StoreRefused(StorageError):
 
 
 class Deposed(StorageError):
-    """Another node owns the shard now: this one changes nothing any more."""
+    """Another node owns the shard now; this one makes no more changes."""
 
     hint_default = "this node becomes a spare, and clients move to the new owner"
 

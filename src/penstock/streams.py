@@ -77,7 +77,7 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream(Generic[R]):
-    """Messages of a queue, and what happens to them. Every method returns a new stream."""
+    """The messages of a queue and the steps applied to them. Every method returns a new stream."""
 
     source: str
     steps: tuple[Step, ...] = ()
@@ -94,13 +94,13 @@ class Stream(Generic[R]):
         return self._with_step("filter", function)
 
     def map(self, function: Function) -> Stream[R]:
-        """Put `function(value)` in place of each value."""
+        """Replace each value with `function(value)`."""
         return self._with_step("map", function)
 
     def key_by(self, function: Function) -> Stream[R]:
-        """The key of each value, text. Without it the key of the message stays.
+        """Set the key of each value, as text. Without it, the key of the message stays.
 
-        Messages of one key must be in one partition for an aggregate: so its source has one partition, or is a queue
+        For an aggregate, messages of one key must be in one partition: its source has one partition, or is a queue
         that another stage has written with `key_by(…).to(…)`.
         """
         _check_function(function, "key_by")
@@ -110,11 +110,11 @@ class Stream(Generic[R]):
     def tumbling(
         self, seconds: float, at: Function | None = None, lateness: float = 0.0, idle: float | None = None
     ) -> Stream[R]:
-        """Windows of `seconds`, one after the other, by event time.
+        """Group values into consecutive windows of `seconds`, by event time.
 
-        `at(value)` is the event time: an aware datetime, RFC 3339 text or seconds since 1970; without it, when the
-        message was pushed. A message may come `lateness` seconds after a later one; one that comes later is dropped.
-        Windows are closed by later messages; with `idle` also after that many seconds without a push.
+        `at(value)` is the event time: an aware datetime, RFC 3339 text or seconds since 1970; by default, when the
+        message was pushed. A message may arrive `lateness` seconds after a later one; later ones are dropped. Windows
+        are closed by later messages; with `idle` also after that many seconds without a push.
         """
         if at is not None:
             _check_function(at, "at")
@@ -128,9 +128,9 @@ class Stream(Generic[R]):
         return replace(self, window=Window(round(size * MICROS), round(late * MICROS), round(silence * MICROS), at))
 
     def aggregate(self, initial: Any, add: Callable[[Any, Any], Any], result: Function | None = None) -> Stream[R]:
-        """Fold the values of each key, and window: `state = add(state, value)`, beginning with a copy of `initial`.
+        """Fold the values of each key and window: `state = add(state, value)`, starting with a copy of `initial`.
 
-        States are stored as JSON. What is emitted is the state, or `result(state)`.
+        States are stored as JSON. The state, or `result(state)`, is emitted.
         """
         _check_function(add, "add")
         if result is not None:
@@ -143,7 +143,7 @@ class Stream(Generic[R]):
         return replace(self, fold=Aggregate(encoded, add, result))
 
     def to(self, sink: str, name: str | None = None) -> Stage[R]:
-        """A stage that writes to the queue `sink`. Its name is that of its group, and of its state: `NAME.state`."""
+        """Return a stage that writes to the queue `sink`. Its name is that of its group and state, `NAME.state`."""
         if self.window is not None and self.fold is None:
             raise InvalidField("tumbling: a window needs an aggregate", hint="add .aggregate(initial, add)")
         return Stage(self, check_name(sink), check_name(name or f"{self.source}-to-{sink}", "name"))
@@ -222,14 +222,14 @@ class Stage(Generic[R]):
 
     @property
     def run(self) -> Run[R]:
-        """Process messages until it is stopped: see `Queues.stream` of the client, and docs/streams.md."""
+        """Process messages until stopped; see `Queues.stream` of the client, and docs/streams.md."""
         if self.stream.runner is None:
             hint = "start with ps.stream(…) of an open Penstock; a bare definition runs only on Spark"
             raise InvalidField("run: this stage belongs to no client", hint=hint)
         return self.stream.runner(self)
 
     def to_spark(self, spark: Any, url: str) -> Any:
-        """The same on Spark, over the history of a data directory or broker: a DataFrame with the rows of the sink."""
+        """Run the same stage on Spark over a data directory or a broker. Returns a DataFrame of its results."""
         from penstock.spark.stages import to_spark
 
         return to_spark(self, spark, url)

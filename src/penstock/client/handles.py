@@ -13,7 +13,7 @@ from penstock.client.session import AsyncSession, Session
 
 
 class Penstock(Queues):
-    """An open system. Use it as a context manager, or call `close`. Safe to share between threads."""
+    """An open system. Use it as a context manager, or call `close()`. Safe to share between threads."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -24,7 +24,7 @@ class Penstock(Queues):
         return self._session
 
     def close(self) -> None:
-        """Stop cleanly. A second call does nothing."""
+        """Close it cleanly. A second call does nothing."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class AsyncPenstock(AsyncQueues):
         return self._session
 
     async def close(self) -> None:
-        """Stop cleanly. A second call does nothing."""
+        """Close it cleanly. A second call does nothing."""
         if self._opened is not None:
             await self._opened.close()
 

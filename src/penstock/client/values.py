@@ -39,7 +39,7 @@ LEFT: Final = Settling(Outcome.RETRIED, None, "the consumer left its loop before
 
 
 class PushItem(NamedTuple):
-    """What became of one item of a push."""
+    """The outcome of one item of a push."""
 
     status: Literal["queued", "duplicate", "failed"]
     id: MessageId | None  # a duplicate has the id of the message that came first
@@ -47,7 +47,7 @@ class PushItem(NamedTuple):
 
 
 class PushResult:
-    """Ids are made when asked for. A duplicate has the id of the message that came first."""
+    """The outcome of a push. A duplicate has the id of the message that was stored first."""
 
     def __init__(self, reply: PushReply) -> None:
         self._reply = reply
@@ -57,17 +57,17 @@ class PushResult:
 
     @cached_property
     def ids(self) -> list[MessageId]:
-        """One id per item, in order; items that failed have none and are left out."""
+        """One id per stored item, in order; failed items are omitted."""
         return self._reply.ids()
 
     @cached_property
     def failures(self) -> dict[int, PenstockError]:
-        """Which items failed, and why: by their places in the list that was pushed. Empty unless `on_error="skip"`."""
+        """Errors of failed items, by their index in the pushed list. Empty unless `on_error="skip"`."""
         return {row: _error_of(failure) for row, failure in sorted(self._reply.failures.items())}
 
     @property
     def items(self) -> list[PushItem]:
-        """What became of each item, in order."""
+        """The outcome of each item, in order."""
         failures = self.failures
         return [
             PushItem(status, id, failures.get(row))  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ class PushResult:
 
     @property
     def duplicates(self) -> list[int]:
-        """Which items were duplicates: their places in the list that was pushed."""
+        """The indexes of duplicates in the pushed list."""
         return sorted(self._reply.duplicates)
 
     @property
@@ -116,7 +116,7 @@ class BaseDelivery:
         self.settled = False
 
     def json(self) -> Any:
-        """The payload, decoded as JSON."""
+        """Return the payload decoded as JSON. Raises `ValueError` if it is not JSON."""
         return msgspec.json.decode(self.payload)
 
     @property
@@ -153,7 +153,7 @@ class BaseDelivery:
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether the message says that its key has no value any more (docs/options.md, `compaction`)."""
+        """Whether the message marks its key as deleted (docs/options.md, `compaction`)."""
         return self.content_type is ContentType.TOMBSTONE
 
     @property
@@ -168,12 +168,12 @@ class BaseDelivery:
 
     @property
     def receipt(self) -> str:
-        """Proof of this delivery, as text that travels."""
+        """The receipt that proves this delivery, as text."""
         return str(self.proof)
 
     @property
     def proof(self) -> Receipt:
-        """Proof of this delivery."""
+        """The receipt that proves this delivery."""
         leased, piece = self._leased, self._piece
         index = self._index
         fields = (leased.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), leased.nonce)
@@ -185,7 +185,7 @@ class BaseDelivery:
 
     @property
     def expires_at(self) -> datetime:
-        """When the lease ends; `extend` moves it."""
+        """When the lease ends; `extend` changes it."""
         return to_datetime(self._leased.expires_micros)
 
     @property
@@ -314,7 +314,7 @@ class BaseLeased(Sequence[D], Generic[D]):
         raise IndexError(f"delivery {index} of {len(self)}")
 
     def payloads(self) -> list[bytes]:
-        """All payloads, in order: the quickest way through a large lease."""
+        """All payloads, in order: the fastest way through a large lease."""
         return [payload for piece in self.pieces for payload in piece.payloads()]
 
     def __repr__(self) -> str:
@@ -437,11 +437,11 @@ class BaseTransaction:
         self.ids: list[list[MessageId]] = []  # of each push, once committed
 
     def push(self, queue: str, payload: Any, **options: Any) -> None:
-        """One message; options as in `Queue.push`."""
+        """Push one message when the transaction commits; options as in `Queue.push`."""
         self.push_many(queue, [Message(payload=payload, **options)])
 
     def push_many(self, queue: str, items: Any) -> None:
-        """Several messages for one queue."""
+        """Push several messages to one queue when the transaction commits."""
         batch = Batch.build(items)
         self._add(PushOperation(check_name(queue), batch, batch.partitions))
 

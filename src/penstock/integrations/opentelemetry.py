@@ -49,7 +49,7 @@ _propagator: Final = TraceContextTextMapPropagator()
 
 
 class OpenTelemetry(Observer):
-    """An observer that reports to OpenTelemetry: to the given providers, or to the global ones."""
+    """An observer that reports to OpenTelemetry, through the given providers or the global ones."""
 
     def __init__(self, *, tracer_provider: Any = None, meter_provider: Any = None, logger_provider: Any = None) -> None:
         self.tracer = trace.get_tracer(SCOPE, VERSION, tracer_provider)
@@ -89,7 +89,7 @@ class OpenTelemetry(Observer):
 
     @contextmanager
     def process(self, delivery: BaseDelivery) -> Iterator[Span]:
-        """A span for the work on one delivery: a child of the span that sent it, and linked to the present one."""
+        """Open a span for one delivery: a child of the span that pushed it, linked to the current one."""
         attributes = {
             **_attributes("process", delivery.id.queue),
             "messaging.message.id": str(delivery.id),
@@ -107,11 +107,11 @@ class OpenTelemetry(Observer):
         )
 
     def middleware(self) -> Middleware:
-        """Middleware for the tasks of an app: spans for enqueueing one, and for each of its runs."""
+        """Return middleware for an app: spans for enqueueing and for each run."""
         return TaskSpans(self)
 
     def handler(self, level: int = logging.INFO) -> logging.Handler:
-        """A handler of `logging` that sends records to OpenTelemetry, with the span that they belong to."""
+        """Return a `logging` handler that sends records, with their spans, to OpenTelemetry."""
         return LogHandler(level, self._logger_provider)
 
 

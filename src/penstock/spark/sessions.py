@@ -180,9 +180,10 @@ _LOCAL_CORES: Final = re.compile(r"local\[(\d+)")
 
 
 def session(app: str = "penstock", master: str = "local[*]", **conf: Any) -> SparkSession:
-    """A session with the `penstock` source; `conf` is any of Spark's settings, `**{"spark.driver.memory": "2g"}`.
+    """Return a Spark session with the `penstock` source. Raises `SparkMissing` without PySpark or Java.
 
-    `master` is a Spark master, or `sc://host:port` for a server of Spark Connect, which has its own Java.
+    `conf` takes any Spark setting: `**{"spark.driver.memory": "2g"}`. `master` is a Spark master, or `sc://host:port`
+    for a Spark Connect server, which has its own Java.
     """
     is_remote = master.startswith("sc://")
     require_pyspark() if is_remote else require_spark()
@@ -200,7 +201,7 @@ def session(app: str = "penstock", master: str = "local[*]", **conf: Any) -> Spa
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("penstock")` known in a session, planned as `table()` is where it can be."""
+    """Register `format("penstock")` in a Spark session."""
     from penstock.spark.source import PenstockSource
 
     _show_archive(spark)

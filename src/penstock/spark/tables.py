@@ -203,10 +203,11 @@ def table(
     until: datetime | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Messages of some queues (names and patterns), as of now; or with `table="events"` how they were settled, or with
-    `table="tasks"` the changes of those that are tasks, or with `table="latest"` the last message of each key.
+    """Return a DataFrame of the messages of queues (names or patterns) at this moment.
 
-    `since` ≤ `pushed_at` < `until`; for events it is `settled_at`, for tasks `at`.
+    With `table="events"` it has how messages were settled, with `table="tasks"` the state changes of tasks, with
+    `table="latest"` the last message of each key. Filters: `since` ≤ `pushed_at` < `until`; for events `settled_at`,
+    for tasks `at`. Raises `QueueNotFound` if no queue matches.
     """
     names = [queues] if isinstance(queues, str) else list(queues)
     if table == LATEST:

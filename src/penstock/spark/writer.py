@@ -223,7 +223,7 @@ def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
 def stream_to(
     frame: DataFrame, url: str, queue: str, *, checkpoint: Path | str, mode: str = "append", sink_id: str | None = None
 ) -> DataStreamWriter:
-    """A writer of `frame` to a queue, to be given a trigger and started."""
+    """Return a stream writer from `frame` to a queue; add a trigger and start it."""
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
     if mode != "append":
         return writer.foreachBatch(each_batch(url, queue, sink_id=sink_id, checkpoint=checkpoint))
@@ -235,7 +235,10 @@ def stream_to(
 def each_batch(
     url: str, queue: str, *, sink_id: str | None = None, checkpoint: Path | str | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: writes every batch once, known by the query's checkpoint or by a name of its own."""
+    """Return a function for `foreachBatch` that writes every batch exactly once.
+
+    Batches are identified by the query's checkpoint or by an explicit sink id.
+    """
     if sink_id is None and checkpoint is None:
         raise InvalidField("sink_id: missing", hint="set sink_id, or pass the query's checkpoint")
     options = {"url": url}

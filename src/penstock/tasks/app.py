@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Decorator(Protocol):
-    """What `@app.task(…)` gives: it makes a task of a function and keeps its types."""
+    """The result of `@app.task(…)`: turns a function into a task and keeps its types."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T], T]: ...
@@ -53,9 +53,9 @@ class Decorator(Protocol):
 
 
 class App(AsyncAppCalls, AppCalls):
-    """A set of tasks and the place where they are kept. Safe to share between threads and event loops.
+    """A set of tasks and where they are stored. Safe to share between threads and event loops.
 
-    What asks the broker is there twice: `jobs()` blocks, `ajobs()` is for asyncio. Both are written in `_async`.
+    Calls to the broker come in pairs: `jobs()` blocks, `ajobs()` is for asyncio. Both are written in `_async`.
     """
 
     _has_threads = True  # whether time passes by itself
@@ -98,9 +98,9 @@ class App(AsyncAppCalls, AppCalls):
         self.move(url)
 
     def move(self, url: str | Path | Sequence[str] | None, *, token: str | Callable[[], str] | None = None) -> None:
-        """Keep the tasks elsewhere, before anything was opened; `penstock worker --url` does so.
+        """Store the tasks elsewhere, before anything is opened; `penstock worker --url` uses it.
 
-        `token` replaces that of the app, if it is given.
+        `token`, if given, replaces that of the app.
         """
         self.is_in_memory = url is None
         factory = self._session_factory if token is None else partial(self._session_factory, token=token)
@@ -114,15 +114,16 @@ class App(AsyncAppCalls, AppCalls):
         sign: Key | Sequence[Key] | None = None,
         clock: ManualClock | None = None,
     ) -> LocalApp:
-        """For tests: the same system with nothing on disk. Nothing runs before `run_pending()`, and time moves only
-        with `advance(seconds)`.
+        """Create an app for tests, with nothing on disk.
+
+        Nothing runs before `run_pending()`, and time moves only with `advance(seconds)`.
         """
         from penstock.tasks.local import LocalApp
 
         return LocalApp(queue=queue, middleware=middleware, sign=sign, clock=clock)
 
     def testing(self) -> AbstractContextManager[LocalApp]:
-        """For tests of these very tasks: within the block they are kept in memory, wherever the app keeps them else."""
+        """Test the tasks of this app: within the block they are stored in memory."""
         from penstock.tasks.local import standing_in
 
         return standing_in(self)
@@ -139,7 +140,7 @@ class App(AsyncAppCalls, AppCalls):
     def task(self, function: None = None, /, **options: Unpack[DeclaredOptions]) -> Decorator: ...
 
     def task(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a task of a function: `@app.task`, or `@app.task(queue="mail", …)`. docs/tasks.md lists the options."""
+        """Turn a function into a task: `@app.task`, or `@app.task(queue="mail", …)`. docs/tasks.md lists the options."""
         names = sys._getframe(1).f_locals
 
         def make(function: Any) -> Task[..., Any, Any]:
@@ -155,30 +156,30 @@ class App(AsyncAppCalls, AppCalls):
         return self._tasks
 
     def queue(self, name: str, **options: Any) -> QueueDeclaration:
-        """Say which options a queue shall have (docs/options.md): it gets them before this process first uses it.
+        """Declare the options of a queue (docs/options.md); they are set before this process first uses it.
 
-        `@app.task(queue=…)` takes the answer, or the name.
+        Returns the declaration, which `@app.task(queue=…)` takes instead of a name.
         """
         return self.declarations.queue(name, options)
 
     @property
     def queues(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every queue that a task or a declaration names, with the options declared for it."""
+        """Every queue that a task or a declaration names, with its declared options."""
         return self.declarations.queues
 
     # jobs
 
     def job(self, id: str | UUID) -> Job[Any]:
-        """The job with this id; nothing is asked yet."""
+        """Return the job with this id. The broker is not asked yet."""
         return Job(self, task_id_of(id, "id"))
 
     # what is behind it
 
     async def aclose_loop(self) -> None:
-        """Close the session of this loop only, before the loop ends; threads and other loops go on."""
+        """Close only the session of this loop, before the loop ends. Threads and other loops continue."""
         await self._sessions.aclose_loop()
 
     @property
     def penstock(self) -> Penstock:
-        """The queues behind the tasks, with all that `penstock.open` and `penstock.connect` offer."""
+        """The queues behind the tasks, with everything that `penstock.open` and `penstock.connect` offer."""
         return Penstock(self.open_session())

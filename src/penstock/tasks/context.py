@@ -24,7 +24,7 @@ _NOWHERE: Final = Envelope(task_id="", task_type="")
 
 
 class TaskContext:
-    """One run of a task, as the task sees it. `progress` and `cancel` may be called from any thread."""
+    """One run of a task, as seen by the task. `progress` and `cancel` may be called from any thread."""
 
     __slots__ = (
         "_note", "attempt", "broken_off", "envelope", "exception", "is_cancelled", "key", "parents", "queue", "trace",
@@ -73,12 +73,12 @@ class TaskContext:
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """The tick of the schedule that this task was made for."""
+        """The tick of the schedule that submitted this task."""
         return datetime.fromisoformat(self.envelope.scheduled_at) if self.envelope.scheduled_at else None
 
     @property
     def parent_results(self) -> list[Any]:
-        """Results of the tasks that this one waited for, in their order; None for one that has none."""
+        """The results of the parents, in order; None for a parent without one."""
         return [
             None if parent.result is None or parent.result_error else decoded_result(parent.result)
             for parent in self.parents
@@ -86,16 +86,16 @@ class TaskContext:
 
     @property
     def parent_bytes(self) -> list[bytes | None]:
-        """What parents returned as bytes; None for one whose result is JSON, or that has none."""
+        """The results that parents returned as bytes; None for a parent with JSON or without a result."""
         return [parent.result_bytes if _has_result(parent) else None for parent in self.parents]
 
     def stop_if_cancelled(self) -> None:
-        """Leave the task when it was cancelled meanwhile."""
+        """End the run if the task was cancelled meanwhile."""
         if self.is_cancelled:
             raise Cancel("cancelled while it ran")
 
     def progress(self, value: Any) -> None:
-        """Report how far the task is: any JSON, for whoever asks `job.progress()`. It is not waited for."""
+        """Report progress, any JSON value, for `job.progress()`. Returns at once."""
         data = written(value, "progress")
         if self._note is not None:
             self._note(data)
@@ -133,5 +133,5 @@ current: Final[ContextVar[TaskContext]] = ContextVar("penstock_current_task")
 
 
 def current_task() -> TaskContext:
-    """The run that this code is part of."""
+    """Return the run that this code is part of."""
     return current.get(None) or TaskContext()

@@ -38,7 +38,7 @@ class EarlyEnd(Exception):
 
 
 class Snooze(EarlyEnd):
-    """Not now: run it again after `seconds`. The attempt is not counted."""
+    """Raise or return it to run the task again after `seconds`. The attempt does not count."""
 
     def __init__(self, seconds: float | timedelta) -> None:
         self.seconds = check_seconds(seconds, "seconds")
@@ -46,7 +46,7 @@ class Snooze(EarlyEnd):
 
 
 class Retry(EarlyEnd):
-    """Failed: run it again after `delay` seconds, or after the backoff. It counts as an attempt."""
+    """Raise or return it to run the task again after `delay` seconds or the backoff. It counts as an attempt."""
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
         self.delay = None if delay is None else check_seconds(delay, "delay")
@@ -55,7 +55,7 @@ class Retry(EarlyEnd):
 
 
 class Cancel(EarlyEnd):
-    """Not needed any more: the task is cancelled, and so is what waits for its result."""
+    """Raise or return it to cancel the task and the tasks that wait for its result."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = _reason(reason)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Job(AsyncJobCalls[T], JobCalls[T]):
-    """One task that was enqueued. `view` is how it was when it was listed, None when it was not."""
+    """An enqueued task. `view` is its state when it was listed, None if it was not."""
 
     __slots__ = ("_app", "_task", "id", "view")
 

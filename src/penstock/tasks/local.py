@@ -45,7 +45,7 @@ _LEASE: Final = validation.lease_request(1, None, WORKER, None, False)
 
 
 class LocalApp(App):
-    """See the module's words. It is made with `App.in_memory()`."""
+    """An app for tests, created with `App.in_memory()`: nothing is on disk, and time moves by hand."""
 
     _has_threads = False
 
@@ -61,12 +61,12 @@ class LocalApp(App):
         super().__init__(None, queue=queue, middleware=middleware, sign=sign, clock=self.manual_clock)
 
     def advance(self, seconds: float) -> None:
-        """Move time forward; what is due then runs with the next `run_pending()`."""
+        """Move time forward. What is due then runs with the next `run_pending()`."""
         self.manual_clock.advance(check_seconds(seconds, "seconds") + MOMENT_SECONDS)
         self._let_time_happen()
 
     def run_pending(self, limit: int = RUNS_MAX) -> int:
-        """Run everything that is due, until nothing is or `limit` runs were made; returns how many."""
+        """Run everything that is due, at most `limit` runs. Returns how many ran."""
         self.declare()
         runs = 0
         with closing(asyncio.Runner()) as runner:

@@ -20,23 +20,23 @@ logger: Final = logging.getLogger("penstock.tasks")
 
 
 class Middleware:
-    """Hooks that do nothing. They run in the thread of the task; those of async tasks on the loop, so be brief."""
+    """Hooks around tasks that do nothing by default. They run in the thread or on the loop of the task."""
 
     def enqueue(self, task: TaskSubmission) -> TaskSubmission:
-        """A task is about to be stored; the answer is stored instead (`msgspec.structs.replace` changes fields)."""
+        """Called before a task is stored. Returns what to store (`msgspec.structs.replace` changes fields)."""
         return task
 
     def before(self, context: TaskContext) -> None:
-        """A run begins."""
+        """Called before a run."""
 
     def after(self, context: TaskContext, ending: Ending) -> None:
-        """A run has ended."""
+        """Called after a run."""
 
     def worker_started(self, worker_id: str) -> None:
-        """A worker is about to take its first task."""
+        """Called before a worker takes its first task."""
 
     def worker_stopped(self, worker_id: str) -> None:
-        """A worker has finished its last task."""
+        """Called after a worker has finished its last task."""
 
 
 def checked_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:

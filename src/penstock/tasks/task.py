@@ -41,18 +41,21 @@ U = TypeVar("U")
 
 
 class Configured(Generic[P, T]):
-    """A task with the options of one call: `send.options(delay=60)`. Nothing is stored before it is enqueued."""
+    """A task with options for one call: `send.options(delay=60)`. Nothing is stored until it is enqueued."""
 
     def __init__(self, task: Task[P, Any, T], options: TaskOptions) -> None:
         self.task = task
         self.chosen = options
 
     def options(self, **options: Unpack[CallOptions]) -> Configured[P, T]:
-        """Return the task with other options; options that are not named keep their values."""
+        """Return the task with other options. Options that are not given keep their values."""
         return Configured(self.task, checked(options, CALL_OPTIONS, self.chosen))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        """Store it; returns once it is durable. What does not fit the function is refused, and nothing is stored."""
+        """Store a call of the task. Returns its job once it is durable.
+
+        Raises `InvalidField` if the arguments do not fit the function; nothing is stored then.
+        """
         return self._job(self.task.app.sender.send(self.submission(args, kwargs)))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
@@ -60,8 +63,9 @@ class Configured(Generic[P, T]):
         return self._job(await self.task.app.sender.asend(self.submission(args, kwargs)))
 
     def enqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
-        """Store many in one push. Of each item a tuple is positional arguments, a dict named ones, anything else the
-        only argument.
+        """Store many calls in one push. Returns their jobs.
+
+        An item that is a tuple holds positional arguments, a dict named ones; anything else is the only argument.
         """
         items = list(items)
         if self._are_alike:
@@ -76,7 +80,7 @@ class Configured(Generic[P, T]):
         return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
 
     def enqueue_in(self, transaction: BaseTransaction, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        """Store it with the other operations of a transaction, all or none; the job is there once that is committed."""
+        """Store a call as part of a transaction. Returns the job, which exists once that is committed."""
         task = self.task.app.sender.through(self.submission(args, kwargs))
         if not task.is_plain:
             raise InvalidField(
@@ -86,7 +90,7 @@ class Configured(Generic[P, T]):
         return self._job(task.task_id)
 
     def s(self, /, *args: Any, **kwargs: Any) -> Step[T]:
-        """A step of a workflow, or what a schedule runs. What a step takes from its parents is left out here."""
+        """Return a step of a workflow or a schedule. Omit the arguments that come from its parents."""
         from penstock.tasks.workflows import Step
 
         return Step(self, args, kwargs)
@@ -185,7 +189,7 @@ class Configured(Generic[P, T]):
 
 
 class Task(Configured[P, T], Generic[P, R, T]):
-    """A function that was made a task with `@app.task`."""
+    """A function turned into a task by `@app.task`."""
 
     def __init__(
         self, app: App, function: Callable[P, R], name: str, options: TaskOptions, hints: dict[str, Any] | None = None

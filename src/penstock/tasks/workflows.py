@@ -80,7 +80,7 @@ class Part(Generic[T]):
 
 
 class Step(Part[T]):
-    """A task and its arguments, to be enqueued as part of something: `send.s("a@b.c")`."""
+    """A task and its arguments, as part of a workflow: `send.s("a@b.c")`."""
 
     def __init__(self, configured: Configured[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.configured = configured
@@ -91,7 +91,7 @@ class Step(Part[T]):
         return plan.add(self, before)
 
     def enqueue(self) -> Job[T]:
-        """Enqueue this call alone, as `enqueue()` of the task does."""
+        """Enqueue this call alone, like `enqueue()` of the task."""
         return self.configured.enqueue(*self.args, **self.kwargs)
 
     async def aenqueue(self) -> Job[T]:
@@ -104,10 +104,10 @@ class Step(Part[T]):
 
 
 class Flow(Part[T]):
-    """Several tasks that belong together, ready to be enqueued; more than once if you like."""
+    """Several related tasks, ready to be enqueued, also more than once."""
 
     def enqueue(self) -> Workflow[T]:
-        """Store all of its tasks in one call; returns once they are durable."""
+        """Store all of its tasks, all or none. Returns the workflow once they are durable."""
         if self.is_nothing:
             return _nothing()
         plan, ends = self._planned()
@@ -128,7 +128,7 @@ class Flow(Part[T]):
         return False
 
     def then(self, part: Part[U]) -> Chain[U]:
-        """This, and when it is done the other, which takes its result."""
+        """Return a chain of this and another part, which takes its result."""
         return Chain((self, part))
 
     def _planned(self) -> tuple[Plan, Before]:
@@ -137,7 +137,7 @@ class Flow(Part[T]):
 
 
 class Chain(Flow[T]):
-    """One after the other."""
+    """Tasks that run one after the other."""
 
     def __init__(self, parts: Sequence[Part[Any]]) -> None:
         self.parts = tuple(_part(part) for part in parts)
@@ -153,7 +153,7 @@ class Chain(Flow[T]):
 
 
 class Group(Flow[list[T]]):
-    """Side by side. Its result is the list of theirs, in the order in which they were given."""
+    """Tasks that run in parallel. The result is the list of their results, in the given order."""
 
     def __init__(self, parts: Iterable[Part[T]]) -> None:
         self.parts = tuple(_part(part) for part in parts)
@@ -170,13 +170,13 @@ class Group(Flow[list[T]]):
 
 
 class Graph(Flow[Any]):
-    """Tasks with names, each after any of the others. Its result is that of its last task, or the list of theirs."""
+    """Named tasks that depend on each other. The result is that of its last task, or a list if there are several."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, tuple[Step[Any], tuple[str, ...]]] = {}
 
     def add(self, name: str, step: Step[Any], *, after: str | Sequence[str] = ()) -> Self:
-        """One more task. `after` names those that it waits for; they may be added later."""
+        """Add a task. `after` names the tasks it waits for; they may be added later."""
         if not isinstance(name, str) or not name:
             raise InvalidField(f"graph: {name!r} is not a name")
         if name in self._nodes:
@@ -226,7 +226,7 @@ def chain(*parts: Part[Any]) -> Chain[Any]: ...
 
 
 def chain(*parts: Part[Any]) -> Chain[Any]:
-    """One after the other, each taking the result of the one before as its first argument."""
+    """Return a chain: steps run in order, each taking the previous result as its first argument."""
     return Chain(parts)
 
 
@@ -237,7 +237,7 @@ def group(*parts: Part[T]) -> Group[T]: ...
 
 
 def group(*parts: Any) -> Group[Any]:
-    """Side by side: `group(a.s(1), b.s(2))`, or of any iterable of steps. An empty one results in an empty list."""
+    """Return a group: steps run in parallel: `group(a.s(1), b.s(2))`, or any iterable of steps. May be empty."""
     if len(parts) == 1 and not isinstance(parts[0], Part):
         if not isinstance(parts[0], Iterable):
             raise _no_part(parts[0])
@@ -246,7 +246,7 @@ def group(*parts: Any) -> Group[Any]:
 
 
 def graph() -> Graph:
-    """An empty graph, for `add`."""
+    """Return an empty graph; add tasks with `add`."""
     return Graph()
 
 
@@ -278,9 +278,9 @@ def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workf
 
 
 class Workflow(AsyncWorkflowCalls[T], WorkflowCalls[T]):
-    """A chain, group or graph on its way. `jobs` are all of its tasks, `ends` those that nobody in it waits for.
+    """An enqueued chain, group or graph. `jobs` are its tasks, `ends` those that no other task waits for.
 
-    `workflow["name"]` is the job of that name in a graph; `app.jobs(workflow=workflow.id)` finds them all later.
+    `workflow["name"]` is the job of that name in a graph; `app.jobs(workflow=workflow.id)` finds all jobs later.
     """
 
     def __init__(

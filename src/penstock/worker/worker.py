@@ -190,7 +190,7 @@ PAUSE_SECONDS_MAX: Final = 2.0
 
 
 class Worker:
-    """Runs the tasks of an app. `run` may be called once; `stop` from the loop that runs it."""
+    """Runs the tasks of an app. Call `run` once, and `stop` from the loop that runs it."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Worker:
         self.runtime: WorkerRuntime  # from the moment it runs
 
     def stop(self) -> None:
-        """Finish what was started, then end. Called again: give everything back and end at once."""
+        """Finish running tasks, then end. A second call returns them to their queues and ends at once."""
         if self._stopped.is_set():
             self._hurried.set()
         self._stopped.set()
@@ -248,7 +248,7 @@ class Worker:
             self.runtime.send_sigint()
 
     async def run(self) -> None:
-        """Run until stopped; when draining, until nothing is left to do. Raises what is not retryable."""
+        """Run until stopped or, when draining, until no tasks are left. Raises errors that are not retryable."""
         session = await self._retried(self.app.open_async_session)
         if session is None:
             return

@@ -10,34 +10,37 @@ from penstock.requests import ACK, RELEASE, Settling
 
 
 class Delivery(BaseDelivery):
-    """One handing of one message; settle it once."""
+    """One delivery of a message to a consumer. Settle it exactly once."""
 
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Done: it will not be delivered to this group again."""
+        """Acknowledge: the message is not delivered to this group again. Raises `LeaseLost`."""
         session: AsyncSession = self._leased.session  # as in `_settle`, without a call: this is hot
         await session.settle((self.proof,), ACK)
         self.settled = True
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
+        """Report failure: retry after `delay` or the queue's backoff, dead-letter after the last attempt.
+
+        Raises `LeaseLost` if the lease has ended.
+        """
         await self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        """Hopeless: dead-letter now."""
+        """Move the message to the dead-letter queue now, without further attempts. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        """Give it back; the attempt does not count."""
+        """Return the message to the queue. The attempt does not count. Raises `LeaseLost`."""
         await self._settle(RELEASE)
 
     async def snooze(self, seconds: float) -> None:
-        """Deliver it again later; the attempt does not count."""
+        """Deliver the message again later. The attempt does not count. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.SNOOZED, seconds))
 
     async def extend(self, seconds: float) -> None:
-        """Hold the whole lease for `seconds` from now."""
+        """Extend the whole lease to `seconds` from now. Raises `LeaseLost`."""
         leased: Leased = self._leased
         await leased.extend(seconds)
 
@@ -55,24 +58,24 @@ class Leased(BaseLeased[Delivery]):
     _delivery = Delivery
 
     async def ack(self) -> None:
-        """Acknowledge all that is not settled yet, in one operation."""
+        """Acknowledge all unsettled deliveries in one operation. Raises `LeaseLost`."""
         if self.nonce:
             await self.session.settle_lease(self.nonce, ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        """Retry all of them, after `delay` or after the queue's backoff."""
+        """Retry all of them, after `delay` or the queue's backoff. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        """Dead-letter all of them now."""
+        """Move all of them to the dead-letter queue now. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        """Give all of them back; the attempts do not count."""
+        """Return all of them to the queue. The attempts do not count. Raises `LeaseLost`."""
         await self._settle(RELEASE)
 
     async def extend(self, seconds: float) -> None:
-        """Hold the lease for `seconds` from now."""
+        """Extend the lease to `seconds` from now. Raises `LeaseLost`."""
         self.expires_micros = await self.session.extend(self.nonce, validation.extension(seconds))
 
     async def _settle(self, how: Settling) -> None:
@@ -81,28 +84,28 @@ class Leased(BaseLeased[Delivery]):
 
 
 class LeasedQueues(BaseLeasedQueues[Delivery, Leased]):
-    """The deliveries of a lease over several queues, as a sequence; `leases` has them by queue."""
+    """The deliveries of a lease over several queues, as a sequence; `leases` groups them by queue."""
 
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Acknowledge all that is not settled yet, in one operation."""
+        """Acknowledge all unsettled deliveries in one operation. Raises `LeaseLost`."""
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        """Retry all of them, after `delay` or after the backoff of their queues."""
+        """Retry all of them, after `delay` or the backoff of their queues. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        """Dead-letter all of them now."""
+        """Move all of them to their dead-letter queues now. Raises `LeaseLost`."""
         await self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        """Give all of them back; the attempts do not count."""
+        """Return all of them to their queues. The attempts do not count. Raises `LeaseLost`."""
         await self._settle(RELEASE)
 
     async def extend(self, seconds: float) -> None:
-        """Hold the leases for `seconds` from now."""
+        """Extend the leases to `seconds` from now. Raises `LeaseLost`."""
         for lease in self.leases:
             await lease.extend(seconds)
 

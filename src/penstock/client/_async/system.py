@@ -45,12 +45,12 @@ from penstock.streams import StageReport, Stream
 
 
 class Queues:
-    """What can be done with the queues of an open system."""
+    """The queues of an open Penstock."""
 
     _session: AsyncSession
 
     def queue(self, name: str) -> Queue:
-        """A handle on a queue, which is made by the first push if it is not there."""
+        """Return a handle on a queue. The first push creates the queue if needed."""
         return Queue(self._session, name)
 
     async def lease(
@@ -65,11 +65,11 @@ class Queues:
         start: Position | None = None,
         order: QueueOrder = "fair",
     ) -> LeasedQueues:
-        """Take up to `max` messages from several queues; waits up to `wait` seconds for the first one.
+        """Lease up to `max` messages from several queues. Returns the deliveries, possibly none.
 
-        `queues` are names, and prefixes such as `shop.*`, which include queues that are created while the call waits.
-        With `order="fair"` queues that have messages take turns; with `order="listed"` what stands earlier in the list
-        comes first, and the rest waits as long as that has messages.
+        Waits up to `wait` seconds for the first message. `queues` are names, or prefixes such as `shop.*`, which
+        include queues created while the call waits. With `order="fair"` queues with messages take turns; with
+        `order="listed"` earlier queues in the list are drained first.
         """
         choice = validation.queue_choice(queues, order)
         request = validation.lease_request(max, lease_seconds, consumer, None, auto_ack, start=start)
@@ -91,9 +91,9 @@ class Queues:
         idle_seconds: float | None = None,
         stop: Event | None = None,
     ) -> AsyncGenerator[Delivery]:
-        """Deliveries of several queues for ever, by one request at a time: `lease` for which, `Queue.consume` for how.
+        """Iterate over deliveries of several queues: see `lease` for the queues, `Queue.consume` for the loop.
 
-        A queue with limits of leases, or an ordered one, brings the batch down to one message while it has messages.
+        While an ordered queue or one with lease limits has messages, they are leased one at a time.
         """
 
         async def lease(count: int, wait: float) -> LeasedQueues:
@@ -104,38 +104,42 @@ class Queues:
 
     @property
     def audit(self) -> Audit:
-        """The audit log: who did what."""
+        """Return the audit log: who did what."""
         return Audit(self._session)
 
     @property
     def operations(self) -> Operations:
-        """Operations on many tasks, dead letters or messages, which run in the background."""
+        """Return the bulk operations on tasks, dead letters or messages, which run in the background."""
         return Operations(self._session)
 
     @property
     def access(self) -> Access:
-        """Keys, users, roles and namespaces: who may do what."""
+        """Return the keys, users, roles and namespaces: who may do what."""
         return Access(self._session)
 
     async def queues(self) -> list[str]:
-        """The names of all queues."""
+        """Return the names of all queues."""
         return await self._session.execute(ops.Queues())
 
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
-        """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        """Create a queue with options (docs/options.md).
+
+        Raises `QueueExists` if it exists; with `exist_ok` only if it exists with other options. Raises `UnknownOption`
+        or `InvalidField` if an option is not valid.
+        """
         operation = ops.CreateQueue(name, options, exist_ok)
         queue_options(options)
         await self._session.execute(operation)
         return Queue(self._session, name)
 
     async def update_queue(self, name: str, **changes: Any) -> None:
-        """Change options; partitions can be added, not removed."""
+        """Change options of a queue. Partitions can be added, not removed. Raises `QueueNotFound`."""
         operation = ops.UpdateQueue(name, changes)
         check_option_values(changes)
         await self._session.execute(operation)
 
     async def delete_queue(self, name: str) -> None:
-        """Delete a queue, its messages and its dead letters."""
+        """Delete a queue, its messages and its dead letters. Raises `QueueNotFound`."""
         await self._session.execute(ops.DeleteQueue(name))
 
     def transaction(self) -> Transaction:
@@ -143,7 +147,7 @@ class Queues:
         return Transaction(self._session)
 
     async def metrics(self, queue: str | None = None) -> MetricsReport:
-        """Counters, latencies and health of the moment, of one queue or of all."""
+        """Return current counters, latencies and health, of one queue or of all."""
         return await self._session.execute(ops.GetMetrics(queue))
 
     async def history(
@@ -157,11 +161,11 @@ class Queues:
         marks: bool = False,
         forecast: int | None = None,
     ) -> HistorySeries:
-        """Metrics of the whole system over time, for a chart: the last hour, unless `since` says otherwise.
+        """Return metrics of the whole system over time: the last hour, unless `since` says otherwise.
 
-        `step` is in seconds; None chooses one. With `forecast`, what is expected for that many seconds after it. Names
-        of metrics are in docs/history.md. A broker records them; a directory that is opened in this process does with
-        `history=True`.
+        `step` is in seconds; None chooses one. With `forecast`, the reply includes what is expected for that many
+        seconds afterwards. docs/history.md lists the metrics. A broker records them by default, a directory opened in
+        this process with `history=True`.
         """
         span = (since, until, step, compare, marks, forecast)
         return await self._session.execute(ops.GetSeries(None, tuple(metrics), *span))
@@ -207,14 +211,14 @@ class Queues:
         return await self._session.execute(ops.ListDataKeys())
 
     def stream(self, source: str) -> Stream[Awaitable[StageReport]]:
-        """The messages of a queue as a stream: filter, map, key_by, tumbling, aggregate; then to, and run.
+        """Start a stream over the messages of a queue: filter, map, key_by, tumbling, aggregate; then to, and run.
 
         See docs/streams.md.
         """
         return Stream(source, runner=lambda stage: StageRunner(self._session, stage).run)
 
     async def seal(self) -> int:
-        """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
+        """Write everything so far to the Parquet history now. Returns the number of journal files sealed."""
         return await self._session.execute(ops.Seal())
 
     async def backup(
@@ -225,16 +229,16 @@ class Queues:
         passphrase: str = "",
         on_progress: Callable[[int, int], object] | None = None,
     ) -> BackupState:
-        """Back everything up while work goes on, and wait until it is done; which moment it is.
+        """Take a backup while work continues, and wait for it. Returns the id of the moment.
 
         `destination` is a directory of the broker's machine, or a URL such as `s3://bucket/path`. `keep` removes all
-        but the newest moments afterwards. With a passphrase, keys and users are in it, encrypted. `on_progress` is
-        called with bytes done and bytes in all.
+        but the newest moments afterwards. With a passphrase, keys and users are included, encrypted. `on_progress` is
+        called with bytes done and bytes in total.
         """
         return await run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
 
     async def sync(self) -> int:
-        """Return when the disk has everything so far, whatever the durability; the last sequence that is durable."""
+        """Wait until everything so far is on disk, whatever the durability. Returns the last durable sequence."""
         return await self._session.execute(ops.Sync())
 
     async def pause(
@@ -244,27 +248,27 @@ class Queues:
         namespace: str | None = None,
         reason: str = "",
     ) -> None:
-        """Pause pushes, delivery or both, for all queues or for those of a namespace, new ones too, until `resume`."""
+        """Pause pushes, delivery or both until `resume`, for all queues or those of a namespace, new ones included."""
         if namespace is None:
             await self._session.execute(ops.PauseBroker(what, reason))
         else:
             await self._session.execute(ops.PauseNamespace(namespace, what, reason))
 
     async def resume(self, what: Literal["delivery", "push", "all"] = "all", *, namespace: str | None = None) -> None:
-        """Resume what was paused by `pause`; queues and groups that are paused by themselves stay so."""
+        """Resume what `pause` paused. Queues and groups paused individually stay paused."""
         if namespace is None:
             await self._session.execute(ops.ResumeBroker(what))
         else:
             await self._session.execute(ops.ResumeNamespace(namespace, what))
 
     async def pauses(self) -> list[PauseState]:
-        """What is paused: the broker, namespaces, queues and groups, since when and why."""
+        """Return what is paused, since when and why: the broker, namespaces, queues and groups."""
         return await self._session.execute(ops.Pauses())
 
     async def compact(self) -> Freed:
-        """Apply retention now; what it freed."""
+        """Apply retention now. Returns what was freed."""
         return await self._session.execute(ops.Compact())
 
     async def why_task(self, task_id: str) -> TaskWait:
-        """Why a task does not run, and the parents that it waits for."""
+        """Explain why a task does not run, with the parents it waits for. Raises `TaskNotFound`."""
         return await self._session.execute(ops.WhyTask(task_id))

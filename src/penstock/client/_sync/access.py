@@ -14,13 +14,13 @@ from penstock.operations.access import KEEP_SECONDS_DEFAULT, quotas_of
 
 
 class Access:
-    """Keys, users, roles and namespaces. All but `me` needs the grant `operate:*`."""
+    """Keys, users, roles and namespaces. Everything but `me` needs the grant `operate:*`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def me(self) -> PrincipalView:
-        """Who this client is, and what it may do."""
+        """Return who this client is and what it may do."""
         return self._session.execute(ops.Me())
 
     # keys
@@ -34,24 +34,25 @@ class Access:
         expires_seconds: float | None = None,
         certificates: Sequence[str] | None = None,
     ) -> NewKey:
-        """Create an API key of a principal, which is created with these grants if it does not exist.
+        """Create an API key for a principal. Returns the key, whose secret is shown only once.
 
-        Returns the key, which is shown this once. Leave `grants` out to give a principal another key.
+        The principal is created with `grants` if it does not exist. Omit `grants` to give an existing principal
+        another key.
         """
         return self._session.execute(ops.CreateKey(name, grants, namespace, expires_seconds, certificates))
 
     def keys(self) -> list[ApiKeyView]:
-        """All keys, oldest first, without their secrets."""
+        """Return all keys, oldest first, without their secrets."""
         return self._session.execute(ops.ListKeys())
 
     def rotate_key(
         self, id: str, *, keep_seconds: float = KEEP_SECONDS_DEFAULT, expires_seconds: float | None = None
     ) -> NewKey:
-        """Create a key in place of another, which still counts for `keep_seconds`."""
+        """Replace a key. Returns the new one; the old one stays valid for `keep_seconds`."""
         return self._session.execute(ops.RotateKey(id, keep_seconds, expires_seconds))
 
     def revoke_key(self, id: str) -> None:
-        """End a key now; connections that were made with it are closed."""
+        """Revoke a key now. Connections that use it are closed."""
         self._session.execute(ops.RevokeKey(id))
 
     # users
@@ -65,25 +66,25 @@ class Access:
         certificates: Sequence[str] | None = None,
         namespace: str | None = None,
     ) -> UserView:
-        """Create a user, or change what is given; a new one needs grants. An empty password removes it."""
+        """Create or change a user. A new one needs grants. An empty password removes the password."""
         return self._session.execute(ops.SetUser(name, grants, password, certificates, namespace))
 
     def users(self) -> list[UserView]:
-        """All users and other principals."""
+        """Return all users and other principals."""
         return self._session.execute(ops.ListUsers())
 
     def delete_user(self, name: str) -> None:
-        """Delete a user with its keys; its connections are closed."""
+        """Delete a user and its keys. Its connections are closed."""
         self._session.execute(ops.DeleteUser(name))
 
     # roles
 
     def set_role(self, name: str, grants: Sequence[str]) -> RoleView:
-        """Create a role, or change it; whoever has it has the new grants at once."""
+        """Create or change a role. Its holders get the new grants at once."""
         return self._session.execute(ops.SetRole(name, grants))
 
     def roles(self) -> list[RoleView]:
-        """All roles, the built-in ones first."""
+        """Return all roles, built-in ones first."""
         return self._session.execute(ops.ListRoles())
 
     def delete_role(self, name: str) -> None:
@@ -93,15 +94,15 @@ class Access:
     # namespaces
 
     def set_namespace(self, name: str, **quotas: float | None) -> NamespaceView:
-        """Declare a namespace, or replace its quotas (docs/security.md); one that is left out is no limit."""
+        """Create a namespace or replace its quotas (docs/security.md). An omitted quota is unlimited."""
         return self._session.execute(ops.SetNamespace(name, quotas_of(quotas)))
 
     def namespaces(self) -> list[NamespaceView]:
-        """All namespaces."""
+        """Return all namespaces."""
         return self._session.execute(ops.ListNamespaces())
 
     def delete_namespace(self, name: str) -> None:
-        """Delete a namespace that nobody belongs to; its queues stay."""
+        """Delete a namespace without members. Its queues stay."""
         self._session.execute(ops.DeleteNamespace(name))
 
 
@@ -120,9 +121,9 @@ class Audit:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[AuditRecord]:
-        """Records, newest first. `outcome` is `ok`, `failed` for every error, or the code of one."""
+        """Return records, newest first. `outcome` is `ok`, `failed` for every error, or an error code."""
         return self._session.execute(ops.ListAudit(who, what, outcome, since, limit))
 
     def verify(self) -> AuditVerification:
-        """Check the whole chain: what was changed, removed or moved is named in `problems`."""
+        """Verify the whole audit log. Changed, removed or moved records are listed in `problems`."""
         return self._session.execute(ops.VerifyAudit())

@@ -24,21 +24,21 @@ ALL: Final = 2**62
 
 
 class Operations:
-    """Operations on many tasks, dead letters or messages: those that run, and those that ended lately."""
+    """Bulk operations on tasks, dead letters or messages: running and recent ones."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def list(self) -> builtins.list[OperationView]:
-        """All of them, the newest first."""
+        """Return all of them, newest first."""
         return self._session.execute(ops.ListOperations())
 
     def get(self, operation_id: str) -> OperationView:
-        """How far an operation is. Raises `OperationNotFound`."""
+        """Return the progress of an operation. Raises `OperationNotFound`."""
         return self._session.execute(ops.FindOperation(operation_id))
 
     def wait(self, operation_id: str) -> OperationView:
-        """An operation once it is over, or waits to be continued after its canary. Raises why it failed."""
+        """Wait until an operation has finished or waits after its canary. Returns it; raises why it failed."""
         view = self.get(operation_id)
         pauses = validation.pauses()
         while view.state is OperationState.RUNNING:
@@ -47,16 +47,16 @@ class Operations:
         return validation.succeeded(view)
 
     def continue_(self, operation_id: str) -> OperationView:
-        """Have an operation deal with the rest, after its canary. Raises `TaskConflict` when it does not wait."""
+        """Continue an operation after its canary. Raises `TaskConflict` if it is not waiting."""
         return self._session.execute(ops.ContinueOperation(operation_id))
 
     def stop(self, operation_id: str) -> OperationView:
-        """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
+        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
         return self._session.execute(ops.StopOperation(operation_id))
 
 
 class DeadLetters:
-    """The dead letters of a queue. Every filter that is given must match."""
+    """The dead letters of a queue. All given filters must match."""
 
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
@@ -74,7 +74,7 @@ class DeadLetters:
         signature: str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        """Dead letters, oldest first; their headers say where they come from and why they died."""
+        """Return dead letters, oldest first. Their headers say where they come from and why they died."""
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
         filter = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
         return self._session.execute(ops.DeadLetters(self._queue, filter))
@@ -94,9 +94,9 @@ class DeadLetters:
         rate: float | None = None,
         edit: Edit | None = None,
     ) -> int:
-        """Send them back to the group where they died, at most `rate` a second; returns how many.
+        """Return dead letters to the group where they died, at most `rate` per second. Returns how many.
 
-        With `edit` the changed messages are pushed as new ones, for all groups.
+        With `edit`, the changed messages are pushed as new ones, for all groups.
         """
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
         limit = validation.redrive_limit(limit)
@@ -118,40 +118,41 @@ class DeadLetters:
         return len(letters)
 
     def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
-        """Push a message in place of each dead letter, given by the id of the letter: all of them or none.
+        """Replace dead letters, given by id, with new messages: all of them or none.
 
-        They are new messages of the queue, for all its groups. A letter that somebody has dealt with is refused.
+        They are new messages of the queue, for all its groups. Raises `MessageNotFound` for a letter that is no longer
+        open.
         """
         ids = [validation.message_id(id) for id in messages]
         batch = Batch.build(builtins.list(messages.values()))
         self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
 
     def signatures(self, limit: int = 50) -> SignatureReport:
-        """Dead letters by the signature of their errors: counts, trend, and what they share that healthy ones do not.
+        """Return dead letters grouped by error signature: counts, trend, and what sets them apart.
 
-        Of many, the newest are looked at; the report says how many.
+        Only the newest letters are examined; the report says how many.
         """
         return self._session.execute(ops.LetterSignatures(self._queue, limit))
 
     def begin_redrive(
         self, *, edit: Mapping[str, Any] | None = None, limit: int = ALL, **filters_and_options: Any
     ) -> OperationView:
-        """Begin to send dead letters that match back, in the background; returns the operation.
+        """Start to redrive matching dead letters in the background. Returns the operation.
 
         Filters are those of `redrive`. `edit` is a JSON merge patch for payloads: the changed messages are pushed in
-        place of the letters. Options: `dry_run` only counts; `rate` items a second at most; `canary` that many first,
-        then `ps.operations.continue_(id)`; `as_of` what matched at that moment is meant; `operation_id` the same id
-        again is the same operation.
+        place of the letters. Options: `dry_run` only counts; `rate` limits items per second; `canary` processes that
+        many first, then waits for `ps.operations.continue_(id)`; `as_of` selects what matched at that moment;
+        `operation_id` makes the call idempotent.
         """
         filter, id, options = split(filters_and_options, limit)
         patch = b"" if edit is None else msgspec.json.encode(edit)
         return self._session.execute(ops.RedriveLetters(self._queue, filter, patch, id, options))
 
     def begin_discard(self, *, limit: int = ALL, **filters_and_options: Any) -> OperationView:
-        """Begin to throw dead letters that match away, in the background; filters and options as `begin_redrive`."""
+        """Start to delete matching dead letters in the background; see `begin_redrive`."""
         filter, id, options = split(filters_and_options, limit)
         return self._session.execute(ops.DiscardLetters(self._queue, filter, id, options))
 
     def purge(self) -> None:
-        """Throw them all away."""
+        """Delete all dead letters of the queue."""
         self._session.execute(ops.PurgeDeadLetters(self._queue))

@@ -43,7 +43,7 @@ from penstock.validation import PLAIN
 
 
 class Transaction(BaseTransaction):
-    """Settles and pushes over any queues: all of it happens, or nothing."""
+    """Pushes and settlements over any queues that take effect together or not at all."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ _NO_OPTIONS = (None, None, None, False, None)
 
 
 class Queue:
-    """A handle on one queue; making one touches nothing."""
+    """A handle on one queue. Creating a handle does not contact the broker."""
 
     __slots__ = ("_session", "dlq", "name")
 
@@ -88,7 +88,12 @@ class Queue:
         trace: str | None = None,
         durability: Durability | None = None,
     ) -> MessageId:
-        """Push one message; returns its id once it is durable."""
+        """Push one message. Returns its id once it is durable.
+
+        `key` groups messages for ordering and limits; see `Message` for the options. The queue is created if needed.
+        Raises `QueueFull`, `RateLimited` or `PushPaused` if the queue accepts no message now, and `TooLarge` or
+        `InvalidField` if the message is not valid.
+        """
         session = self._session
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
         if type(payload) is bytes and partition is None and durability is None and options == PLAIN:
@@ -104,10 +109,11 @@ class Queue:
     def push_many(
         self, items: Any, durability: Durability | None = None, on_error: OnError = "fail"
     ) -> PushResult:
-        """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none.
+        """Push several messages, all or none. Returns a `PushResult` with their ids once they are durable.
 
-        With `on_error="skip"` those that can be stored are, and the result says of each item whether it is `queued`, a
-        `duplicate` or `failed`, and why. What is wrong with the push as a whole is raised in either case.
+        `items` are bytes, text, JSON values or `Message` objects, a `Batch` or an Arrow table. With `on_error="skip"`
+        valid items are stored and the result says for each item whether it is `queued`, a `duplicate` or `failed`, and
+        why. Raises what `push` raises; errors that concern the push as a whole are raised with `on_error="skip"` too.
         """
         check_durability(durability)
         if not validation.skips(on_error):
@@ -128,10 +134,11 @@ class Queue:
         auto_ack: bool = False,
         start: Position | None = None,
     ) -> Leased:
-        """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one.
+        """Lease up to `max` messages for `lease_seconds`. Returns the deliveries, possibly none.
 
-        A group other than `default` must have been created, or `start` says where it begins: earliest, latest, an
-        offset or a time. Otherwise `GroupNotFound` is raised.
+        Waits up to `wait` seconds for the first message. Settle each delivery before the lease ends, or it is
+        delivered again. A group other than `default` must exist, unless `start` says where to create it: earliest,
+        latest, an offset or a time. Raises `QueueNotFound` or `GroupNotFound`.
         """
         session = self._session
         options = (lease_seconds, consumer, partitions, auto_ack, start)
@@ -157,14 +164,16 @@ class Queue:
         idle_seconds: float | None = None,
         stop: Event | None = None,
     ) -> Generator[Delivery, None, None]:
-        """Deliveries for ever, or until nothing came for `idle_seconds` or `stop` is set.
+        """Iterate over deliveries until `stop` is set or no message arrived for `idle_seconds`.
 
-        Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
-        Leaving the loop gives back what was not begun, and counts as a failure of the delivery at hand unless it was
-        settled by hand. `start` makes the group if it is not there, as in `lease`.
+        Leases are extended while the loop body runs. A delivery is acknowledged when the loop asks for the next one.
+        Leaving the loop returns messages that were not started, and counts as a failure of the current delivery unless
+        it was settled explicitly. `start` creates the group if needed, as in `lease`.
 
-        `batch` is how many messages are leased at a time. None adapts: one at first, up to 64 while a lease is worked
-        off within a second; always one for ordered queues, with limits of leases, and with `max_attempts=1`.
+        `batch` is the number of messages leased at a time. None adapts: one at first, up to 64 while a lease is
+        finished within a second; always one for ordered queues, with lease limits, and with `max_attempts=1`.
+
+        Raises `QueueNotFound` or `GroupNotFound`.
         """
         begin = start
 
@@ -190,12 +199,12 @@ class Queue:
         stop: Event | None = None,
         survives: bool = False,
     ) -> Generator[Delivery, None, None]:
-        """Deliveries for ever, as a member of a group that shares the partitions out among its members.
+        """Iterate over deliveries as a member of a group whose members share the partitions.
 
-        Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
-        names of those that come and go. Leaving the loop leaves the group. `start` makes the group if it is not there,
-        as in `lease`. When the queue or the group is deleted the loop ends with an error; with `survives` it waits
-        until they are there again, and creates the group again if there is a `start`. See docs/groups.md.
+        Like `consume`, but only from the partitions assigned to this member; `on_assigned` and `on_revoked` are called
+        with the names of partitions gained and lost. Leaving the loop leaves the group. `start` creates the group if
+        needed, as in `lease`. If the queue or the group is deleted, the loop raises an error; with `survives` it waits
+        until they exist again, and recreates the group if `start` is given. See docs/groups.md.
         """
 
         def run() -> Generator[Delivery, None, None]:
@@ -206,7 +215,7 @@ class Queue:
         return surviving(run, stop) if validation.flag(survives, "survives") else subscription
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
-        """The members of a group, and the partitions each of them owns."""
+        """Return the members of a group and the partitions each of them owns. Raises `GroupNotFound`."""
         return self._session.execute(ops.Members(self.name, group))
 
     def read(
@@ -216,7 +225,7 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        """Browse from an offset or a time on; changes nothing."""
+        """Return messages from an offset or a time on. Nothing is leased or settled."""
         since = None if timestamp is None else validation.instant(timestamp, "timestamp")
         return self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
@@ -232,9 +241,9 @@ class Queue:
         target: str | None = None,
         **options: Any,
     ) -> OperationView:
-        """Push copies of messages that match, settled ones too, to `target` or this queue; returns the operation.
+        """Push copies of matching messages, settled or not, to `target` or this queue. Returns the operation.
 
-        `options` are those of `dlq.begin_redrive`.
+        It runs in the background. `options` are those of `dlq.begin_redrive`.
         """
         chosen = None if headers is None else dict(headers)
         filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
@@ -242,87 +251,93 @@ class Queue:
         return self._session.execute(ops.ReplayMessages(self.name, filter, target, id, how))
 
     def peek(self, limit: int = 1) -> list[Message]:
-        """The next messages of the default group; changes nothing."""
+        """Return the next messages of the default group. Nothing is leased or settled."""
         return self._session.execute(ops.Peek(self.name, limit))
 
     def latest(self, key: str) -> Message | None:
-        """The newest message of a key of a queue with `compaction="latest"`; None after a tombstone, or without one."""
+        """Return the latest message of a key; None if there is none or it was deleted by a tombstone.
+
+        The queue must have `compaction="latest"`.
+        """
         found = self._session.execute(ops.Latest(self.name, key))
         return found[0] if found else None
 
     def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        """Create an independent reader that starts at earliest, latest, an offset or a time.
+        """Create a group, an independent reader that starts at earliest, latest, an offset or a time.
 
-        One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
-        does not count for `max_length`, and no message dies of waiting for it.
+        A group that `observes` only tracks how far a reader has come, by `seek`: it does not count for `max_length`,
+        and no message expires because of it. Raises `GroupExists` if it exists.
         """
         self._session.execute(
             ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes)
         )
 
     def delete_group(self, name: str) -> None:
-        """Delete a group."""
+        """Delete a group and its position. Raises `GroupNotFound`."""
         self._session.execute(ops.DeleteGroup(self.name, name))
 
     def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
-        """Move a group to earliest, latest, an offset or a time; leases that it holds are lost."""
+        """Move a group to earliest, latest, an offset or a time. Its leases end. Raises `GroupNotFound`."""
         self._session.execute(ops.Seek(self.name, group, validation.wire_position(to, "to"), partition))
 
     def preview_seek(self, group: str, to: Position, partition: int | str | None = None) -> SeekPreview:
-        """What `seek` would do: messages delivered again, skipped, and taken from their holders; changes nothing."""
+        """Return what `seek` would do: messages delivered again, skipped, and taken from consumers."""
         call = ops.PreviewSeek(self.name, group, validation.wire_position(to, "to"), partition)
         return self._session.execute(call)
 
     def groups(self) -> dict[str, list[PartitionLag]]:
-        """Each group, and its position in each partition."""
+        """Return each group with its position in each partition."""
         return self._session.execute(ops.Groups(self.name))
 
     def leases(self, group: str | None = None, limit: int = 100) -> list[LeaseView]:
-        """Leases that are held, of one group or of all: by whom, since when, until when."""
+        """Return the open leases of one group or of all: who holds them, since when, until when."""
         return self._session.execute(ops.Leases(self.name, group, limit))
 
     def delayed(self, limit: int = 100, include: Literal["", "retries", "only_retries"] = "") -> list[Message]:
-        """Messages that are not due yet, soonest first.
+        """Return messages that are not due yet, soonest first.
 
-        With `include="retries"` also those that wait for their next attempt, once for each group in which they do:
-        their `retry` says when it is due and how the last one ended. With "only_retries", these alone.
+        With `include="retries"`, messages waiting for their next attempt are included, once per group; their `retry`
+        says when it is due and how the last attempt ended. With `"only_retries"`, only these are returned.
         """
         return self._session.execute(ops.Delayed(self.name, limit, include))
 
     def cancel(self, id: MessageId | str) -> None:
-        """Cancel a message before it is delivered."""
+        """Cancel a message before it is delivered.
+
+        Raises `LeaseLost` if a consumer holds it, and `MessageNotFound` if it does not exist or is settled.
+        """
         self._session.execute(ops.Cancel(validation.message_id(id)))
 
     def why(self, id: MessageId | str) -> list[Reason]:
-        """Why is this message not delivered? One answer per group."""
+        """Explain why a message is not delivered. Returns one answer per group."""
         return self._session.execute(ops.Why(validation.message_id(id)))
 
     def why_waiting(self, group: str | None = None, limit: int = 10) -> QueueWait:
-        """Why messages of the queue wait: for each group, or for one, reasons with how many messages wait for each.
+        """Explain why messages wait. Returns the reasons of each group, or of one, with their counts.
 
-        The `limit` most frequent reasons are listed, the others are added up.
+        The `limit` most frequent reasons are listed; the others are summed up.
         """
         return self._session.execute(ops.WhyQueue(self.name, group, limit))
 
     def keys(
         self, group: str = DEFAULT_GROUP, *, key: str | None = None, prefix: str = "", limit: int = 50
     ) -> KeyPage:
-        """Keys with messages that are not settled, those with the largest backlog first.
+        """Return keys with unsettled messages, largest backlog first.
 
-        `key` asks for one key, `prefix` for those that begin so among the 1,000 with the largest backlog.
+        `key` selects one key, `prefix` those that start with it, among the 1,000 with the largest backlog.
         """
         return self._session.execute(ops.MessageKeys(self.name, group, key, prefix, limit))
 
     def account(self) -> QueueAccount:
-        """Whether every message is accounted for: accepted = acked + dead + dropped + open, in every group."""
+        """Return whether every message is accounted for: accepted = acked + dead + dropped + open, in every group."""
         return self._session.execute(ops.Account(self.name))
 
     def message(self, id: MessageId | str) -> MessageDetails:
-        """A message, and its state in each group."""
+        """Return a message and its state in each group. Raises `MessageNotFound`."""
         return self._session.execute(ops.GetMessage(validation.message_id(id)))
 
     def events(self, id: MessageId | str, limit: int = 1_000) -> list[MessageEvent]:
-        """What happened to a message, oldest first; the last `limit` events."""
+        """Return what happened to a message, oldest first: the last `limit` events."""
         return self._session.execute(ops.Events(validation.message_id(id), limit))
 
     def find(
@@ -333,9 +348,9 @@ class Queue:
         limit: int = 20,
         look_back: int = limits.look_back_default,
     ) -> MessageSearch:
-        """The newest messages with a key or a trace id, each with its events.
+        """Return the newest messages with a key or a trace id, each with its events.
 
-        Looks at the last `look_back` messages of the queue; `looked_back_to` and `is_complete` say how far that was.
+        Searches the last `look_back` messages of the queue; `looked_back_to` and `is_complete` say how far it got.
         """
         return self._session.execute(ops.FindMessages(self.name, key, trace, limit, look_back))
 
@@ -354,10 +369,10 @@ class Queue:
         look_back: int = limits.look_back_default,
         cursor: str | None = None,
     ) -> MessagePage:
-        """Messages that match, settled ones too, the newest first; `state` is that in `group`.
+        """Return matching messages, settled or not, newest first; `state` is their state in `group`.
 
-        A page looks at no more than `look_back` messages and takes about two seconds at most, so it may have few or
-        none: pass its `cursor` for the next one, until that is None.
+        A page examines at most `look_back` messages and takes about two seconds, so it may be short or empty: pass its
+        `cursor` to get the next page, until the cursor is None.
         """
         chosen = None if headers is None else dict(headers)
         filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
@@ -365,7 +380,7 @@ class Queue:
         return self._session.execute(call)
 
     def stats(self) -> QueueStats:
-        """Counters of the queue and of its groups."""
+        """Return the counters of the queue and its groups. Raises `QueueNotFound`."""
         return self._session.execute(ops.Stats(self.name))
 
     def history(
@@ -379,12 +394,12 @@ class Queue:
         marks: bool = False,
         forecast: int | None = None,
     ) -> HistorySeries:
-        """Metrics of the queue over time, for a chart; see `Penstock.history`."""
+        """Return metrics of the queue over time; see `Penstock.history`."""
         span = (since, until, step, compare, marks, forecast)
         return self._session.execute(ops.GetSeries(self.name, tuple(metrics), *span))
 
     def options(self) -> QueueOptions:
-        """The options of the queue."""
+        """Return the options of the queue. Raises `QueueNotFound`."""
         return self._session.execute(ops.GetOptions(self.name))
 
     def pause(
@@ -394,18 +409,18 @@ class Queue:
         group: str | None = None,
         reason: str = "",
     ) -> None:
-        """Pause delivery, pushes or both until `resume`; with `group`, delivery to that group alone.
+        """Pause delivery, pushes or both until `resume`; with `group`, only delivery to that group.
 
-        Whoever waits for messages goes on waiting; pushes are refused with `PushPaused`.
+        Consumers keep waiting. Pushes raise `PushPaused`.
         """
         self._session.execute(ops.Pause(self.name, what, group, reason))
 
     def resume(self, what: Literal["delivery", "push", "all"] = "all", *, group: str | None = None) -> None:
-        """Resume what was paused by `pause`; what its namespace or the broker has paused stays so."""
+        """Resume what `pause` paused. A pause of the namespace or the broker stays in effect."""
         self._session.execute(ops.Resume(self.name, what, group))
 
     def purge(self) -> None:
-        """Drop everything unsettled, in every group."""
+        """Drop all unsettled messages, in every group."""
         self._session.execute(ops.Purge(self.name))
 
     def rotate_key(self) -> str:
@@ -420,9 +435,9 @@ class Queue:
         return self._session.execute(ops.EraseDataKeys(self.name, confirm, before))
 
     def compact(self) -> Freed:
-        """Remove messages that have a later one of the same key, from a queue with `compaction="latest"`, now.
+        """Remove messages that have a later message with the same key, now. Returns what was freed.
 
-        What is not sealed yet, and what a group has not settled, stays. Returns what was freed.
+        The queue must have `compaction="latest"`. Messages that are not sealed yet or not settled by every group stay.
         """
         return self._session.execute(ops.CompactQueue(self.name))
 

@@ -162,10 +162,10 @@ def pipeline(
     columns: Sequence[str] | None = None,
     output_mode: OutputMode = "append",
 ) -> Callable[[Callable[[DataFrame], DataFrame]], CustomPipeline]:
-    """Make a function from DataFrame to DataFrame a pipeline from one queue, or several, to another.
+    """Turn a function from DataFrame to DataFrame into a pipeline from one or more queues to another.
 
     `source` is a name, a pattern such as `orders.*`, or several of them. `payload`, `payload_schema` and `columns` are
-    the options of the same names of the source (docs/spark.md); `output_mode` is Spark's, for streams.
+    options of the source (docs/spark.md); `output_mode` is Spark's, for streams.
     """
     sources = (source,) if isinstance(source, str) else tuple(source)
     if not sources:

@@ -104,7 +104,7 @@ class AsyncDeclarationsCalls:
 
 
 class AsyncJobCalls(Generic[T]):
-    """What one task can be asked."""
+    """The calls of a job to its broker."""
 
     __slots__ = ()
     id: str
@@ -112,23 +112,23 @@ class AsyncJobCalls(Generic[T]):
     _outcome: Callable[[TaskView, float | None], T]
 
     async def ainfo(self) -> TaskView:
-        """All that is known about it, with the history of its runs."""
+        """Return everything known about the job, with the history of its runs. Raises `TaskNotFound`."""
         return await (await self._app.open_async_session()).execute(ops.FindTask(self.id))
 
     async def astatus(self) -> TaskState:
-        """Where it stands: `scheduled`, `pending`, `blocked`, `running`, `completed`, `failed`, `dead`, `cancelled`."""
+        """Return its state: scheduled, pending, blocked, running, completed, failed, dead or cancelled."""
         return (await self.ainfo()).state
 
     async def aprogress(self) -> Any:
-        """What the task last reported with `current_task().progress(…)`; None when it has reported nothing."""
+        """Return what the task last reported with `current_task().progress(…)`; None if nothing."""
         view = await self.ainfo()
         return None if view.progress is None else msgspec.json.decode(view.progress)
 
     async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109 - many requests are within it
-        """Wait for it, and return what the function returned.
+        """Wait for the task and return the result of its function.
 
-        `TaskDied` when it failed for good, `TaskCancelled` when it was cancelled, `TaskUnfinished` (a `TimeoutError`)
-        when it is not final after `timeout` seconds.
+        Raises `TaskDied` if it failed for good, `TaskCancelled` if it was cancelled, and `TaskUnfinished` (a
+        `TimeoutError`) if it is not final after `timeout` seconds.
         """
         deadline = Deadline(self._app.clock, timeout)
         while True:
@@ -137,16 +137,16 @@ class AsyncJobCalls(Generic[T]):
                 return self._outcome(view, timeout)
 
     async def acancel(self) -> TaskView:
-        """Make it final. A running worker is notified; whatever the run still returns is discarded."""
+        """Cancel the job. A running worker is notified, and the result of its run is discarded."""
         return await (await self._app.open_async_session()).execute(ops.CancelTask(self.id))
 
     async def aretry(self) -> TaskView:
-        """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
+        """Run a dead or cancelled job again, or a failed one now instead of after its backoff."""
         return await (await self._app.open_async_session()).execute(ops.RetryTask(self.id))
 
 
 class AsyncWorkflowCalls(Generic[T]):
-    """What a workflow can be asked."""
+    """The calls of a workflow to its broker."""
 
     id: str
     jobs: tuple[Job[Any], ...]
@@ -155,21 +155,21 @@ class AsyncWorkflowCalls(Generic[T]):
     _joined: Callable[[list[Any]], T]
 
     async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109
-        """Wait for the end; of a group, a list. Raises what `Job.result` raises, for the first that has no result."""
+        """Wait for the end and return the result; for a group, a list. Raises what `Job.result` raises."""
         if self._app is None:
             return self._joined([])
         deadline = Deadline(self._app.clock, timeout)
         return self._joined([await job.aresult(deadline.left()) for job in self.ends])
 
     async def astatus(self) -> dict[TaskState, int]:
-        """How many of its tasks are in which state."""
+        """Return how many of its tasks are in each state."""
         if self._app is None:
             return {}
         seen = {job.id: job.view.state async for job in self._app.ajobs(workflow=self.id) if job.view is not None}
         return dict(Counter([seen.get(job.id) or await job.astatus() for job in self.jobs]))
 
     async def acancel(self) -> None:
-        """Cancel whatever of it is not final. Children first, so that none starts because its parent has ended."""
+        """Cancel all unfinished tasks, children first, so that none starts because its parent ended."""
         for job in reversed(self.jobs):
             with suppress(TaskConflict):
                 await job.acancel()

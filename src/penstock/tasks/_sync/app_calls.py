@@ -45,7 +45,7 @@ Action = Literal["purge", "cancel", "retry"]
 
 
 class AppCalls:
-    """What an app asks of its broker."""
+    """The calls of an app to its broker."""
 
     declarations: Declarations
     stand_in: LocalApp | None
@@ -57,7 +57,7 @@ class AppCalls:
         return session
 
     def close(self) -> None:
-        """Close what was opened; a second call does nothing. On an event loop, the session of that loop too."""
+        """Close what was opened, including the session of the running loop. A second call does nothing."""
         self._sessions.close()
 
     def __enter__(self) -> Self:
@@ -71,11 +71,11 @@ class AppCalls:
         self.close()
 
     def declare(self) -> None:
-        """Send all declared queues and schedules to the broker; a worker does so when it starts."""
+        """Send all declared queues and schedules to the broker. A worker does so when it starts."""
         self.declarations.declare(self.open_session())
 
     def workers(self) -> list[WorkerView]:
-        """Workers that have reported to the broker, of this app and of others."""
+        """Return the workers that have reported to the broker, of this app and of others."""
         return (self.open_session()).execute(ops.Workers())
 
     def quiet_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
@@ -99,11 +99,11 @@ class AppCalls:
         return (self.open_session()).execute(ops.CountTasks())
 
     def jobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> Iterator[Job[Any]]:
-        """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
+        """Iterate over matching jobs, newest first, each with its `view`. Pages are fetched as needed."""
         return _pages(cast("App", self), filter_of(filters), check_limit(limit))
 
     def wait_task(self, task_id: str, seconds: float) -> TaskView:
-        """The task once it is final, or as it is after `seconds`."""
+        """Wait until a task is final, at most `seconds`. Returns it as it is then."""
         if self.stand_in is not None:
             return self.stand_in.wait_task(task_id, seconds)
         return wait_task(self.open_session(), task_id, seconds)
@@ -127,15 +127,15 @@ class AppCalls:
         return session.execute(ops.SetSchedule(spec))
 
     def schedules(self) -> list[ScheduleView]:
-        """All schedules that the broker keeps, whoever made them."""
+        """Return all schedules of the broker, whoever created them."""
         return (self.open_session()).execute(ops.Schedules())
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """No ticks until it is resumed, whoever declares it meanwhile."""
+        """Pause a schedule until it is resumed, even if it is declared again meanwhile."""
         return self._set_paused(name, is_paused=True)
 
     def resume_schedule(self, name: str) -> ScheduleView:
-        """Go on with the next tick; those that came while it was paused are gone."""
+        """Resume a schedule with its next tick. Ticks missed during the pause are skipped."""
         return self._set_paused(name, is_paused=False)
 
     def _set_paused(self, name: str, *, is_paused: bool) -> ScheduleView:
@@ -154,13 +154,13 @@ class AppCalls:
         return (self.open_session()).execute(ops.Ticks(name, count, runs))
 
     def delete_schedule(self, name: str) -> None:
-        """End a schedule. One that a task declares comes back when its worker starts again."""
+        """Delete a schedule. One that a task declares returns when its worker restarts."""
         (self.open_session()).execute(ops.DeleteSchedule(name))
 
     def prune_schedules(self) -> list[str]:
-        """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
+        """Delete schedules that `cron=` of this app once declared and no longer does.
 
-        For when no worker with older code is left: one that starts would declare them again.
+        Returns their names. Call it when no worker with older code is left: one that starts would declare them again.
         """
         names = self.declarations.gone(self.schedules())
         for name in names:
@@ -169,35 +169,35 @@ class AppCalls:
         return names
 
     def suggest(self, field: str, prefix: str = "", limit: int = 20) -> list[Suggestion]:
-        """Values that jobs have in `field` and that begin with `prefix`, of queues that one may read.
+        """Return values of `field` among jobs that start with `prefix`, from queues that the caller may read.
 
-        `field` is `task_type`, `queue`, `worker`, `status`, `workflow`, `schedule`, or `kwargs` for names of arguments.
+        `field` is `task_type`, `queue`, `worker`, `status`, `workflow`, `schedule`, or `kwargs` for argument names.
         """
         return (self.open_session()).execute(ops.SuggestTasks(field, prefix, limit))
 
     def workflows(self, limit: int = 50, cursor: str | None = None) -> WorkflowPage:
-        """A page of workflows, newest first. A page with a cursor is not the last, also when it is short."""
+        """Return a page of workflows, newest first. A page with a cursor is not the last, even if short."""
         return (self.open_session()).execute(ops.ListWorkflows(limit, cursor))
 
     def workflow(self, workflow: str) -> WorkflowView:
-        """A workflow with its tasks, 1,000 at most, and its critical path. Raises `TaskNotFound`."""
+        """Return a workflow with up to 1,000 tasks and its critical path. Raises `TaskNotFound`."""
         return (self.open_session()).execute(ops.FindWorkflow(workflow))
 
     # operations on many jobs
 
     def purge(self, **filters: Unpack[JobFilter]) -> int:
-        """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many.
+        """Delete final jobs that match; waiting ones are cancelled and deleted too. Returns how many.
 
-        It waits until the operation is over; `begin` does not.
+        Waits until the operation has finished; `begin` does not.
         """
         return (run_operation(self.open_session(), "purge", filter_of(filters))).purged
 
     def cancel_all(self, **filters: Unpack[JobFilter]) -> int:
-        """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
+        """Cancel all matching unfinished jobs, running ones too. Returns how many; waits as `purge` does."""
         return (run_operation(self.open_session(), "cancel", filter_of(filters))).cancelled
 
     def retry_all(self, **filters: Unpack[JobFilter]) -> int:
-        """Retry all dead, cancelled and failed jobs that match. Returns how many; waits as `purge` does."""
+        """Retry all matching dead, cancelled and failed jobs. Returns how many; waits as `purge` does."""
         return (run_operation(self.open_session(), "retry", filter_of(filters))).done
 
     def begin(
@@ -210,29 +210,29 @@ class AppCalls:
         as_of: datetime | None = None,
         **filters: Unpack[JobFilter],
     ) -> OperationView:
-        """Begin to purge, cancel or retry all jobs that match; returns the operation, which goes on by itself.
+        """Start to purge, cancel or retry all matching jobs in the background. Returns the operation.
 
-        `dry_run` only counts. `rate` is in jobs a second. With `canary`, that many come first; the rest waits for
-        `continue_operation`. `as_of` means what matched at that moment.
+        `dry_run` only counts. `rate` limits jobs per second. `canary` processes that many first; the rest waits for
+        `continue_operation`. `as_of` selects what matched at that moment.
         """
         options = {"dry_run": dry_run, "rate": rate, "canary": canary, "as_of": as_of}
         operation = new_operation(action, filter_of(filters), **options)
         return (self.open_session()).execute(operation)
 
     def operation(self, operation_id: str) -> OperationView:
-        """How far an operation is. Raises `OperationNotFound`."""
+        """Return the progress of an operation. Raises `OperationNotFound`."""
         return (self.open_session()).execute(ops.FindOperation(operation_id))
 
     def operations(self) -> list[OperationView]:
-        """Operations that run and those that did lately, the newest first."""
+        """Return running and recent operations, newest first."""
         return (self.open_session()).execute(ops.ListOperations())
 
     def continue_operation(self, operation_id: str) -> OperationView:
-        """Have an operation deal with the rest, after its canary. Raises `TaskConflict` when it does not wait."""
+        """Continue an operation after its canary. Raises `TaskConflict` if it is not waiting."""
         return (self.open_session()).execute(ops.ContinueOperation(operation_id))
 
     def stop_operation(self, operation_id: str) -> OperationView:
-        """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
+        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
         return (self.open_session()).execute(ops.StopOperation(operation_id))
 
 
