@@ -140,7 +140,7 @@ class App(AsyncAppCalls, AppCalls):
     def task(self, function: None = None, /, **options: Unpack[DeclaredOptions]) -> Decorator: ...
 
     def task(self, function: Any = None, /, **options: Any) -> Any:
-        """Turn a function into a task: `@app.task`, or `@app.task(queue="mail", …)`. docs/tasks.md lists the options."""
+        """Turn a function into a task: `@app.task`, or `@app.task(queue="mail", …)`. Options: docs/tasks.md."""
         names = sys._getframe(1).f_locals
 
         def make(function: Any) -> Task[..., Any, Any]:
