@@ -155,16 +155,14 @@ def open(
     """Open a data directory in this process, creating it if needed. Returns a `Penstock`.
 
     `durability` says when a call returns: `fsync` once the data is on disk (nothing confirmed is ever lost), `os` once
-    the operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as
-    Parquet when it reaches `journal_file_bytes` (64 MiB), `journal_file_frames` (200,000) or the age of
-    `journal_file_seconds`; with `sealing=False` only by `ps.seal()`. Retention is applied every `compaction_seconds`
-    (10). With `data_mode="0750"` a group of users may read the directory. Queues with `encryption=True` need a
-    `master_key`, a `kms_command` or `keys` (docs/security.md). `segments` stores new Parquet files elsewhere
-    (docs/segments.md). `history=True` records metrics over time; `metrics` is a function or an `Observer`
-    (docs/telemetry.md), or True for latencies in `ps.metrics()`.
+    the operating system has it, `interval` likewise with a sync every `sync_seconds`. Full journal files are sealed as
+    Parquet: see the three `journal_file_…` options; with `sealing=False` only by `ps.seal()`. Encrypted queues need a
+    `master_key`, a `kms_command` or `keys` (docs/security.md). `segments` stores Parquet files elsewhere
+    (docs/segments.md). `history` and `metrics` record measurements (docs/telemetry.md). docs/configuration.md has the
+    details.
 
-    Raises `DirectoryInUse` if a process has it open, `NotADataDirectory` if it holds other files, and `Damaged` if its
-    contents are.
+    Raises `DirectoryInUse` if a process has it open, `NotADataDirectory` if it has other files, `Damaged` if it is
+    damaged.
     """
     from penstock.client.handles import Penstock
     from penstock.client.observers import observers_of

@@ -152,7 +152,7 @@ def test_a_frozen_node_whose_name_another_process_took_ends_when_it_wakes_up(sta
 
     assert first.process.wait(PATIENCE_SECONDS) == SERVER_ERROR
     assert first.process.stdout is not None
-    assert "another process is the node 'a'" in first.process.stdout.read()
+    assert "another process is already the node 'a'" in first.process.stdout.read()
     until(lambda: second.status() == "ok")
     with penstock.connect(second.url()) as ps:
         ps.queue("orders").push(b"2")
