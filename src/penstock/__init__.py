@@ -156,10 +156,8 @@ def open(
 
     `durability` says when a call returns: `fsync` once the data is on disk (nothing confirmed is ever lost), `os` once
     the operating system has it, `interval` likewise with a sync every `sync_seconds`. Full journal files are sealed as
-    Parquet: see the three `journal_file_…` options; with `sealing=False` only by `ps.seal()`. Encrypted queues need a
-    `master_key`, a `kms_command` or `keys` (docs/security.md). `segments` stores Parquet files elsewhere
-    (docs/segments.md). `history` and `metrics` record measurements (docs/telemetry.md). docs/configuration.md has the
-    details.
+    Parquet; with `sealing=False` only by `ps.seal()`. Encrypted queues need a `master_key`, a `kms_command` or `keys`.
+    docs/configuration.md explains the other options.
 
     Raises `DirectoryInUse` if a process has it open, `NotADataDirectory` if it has other files, `Damaged` if it is
     damaged.
