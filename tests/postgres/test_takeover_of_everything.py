@@ -168,6 +168,7 @@ def test_everything_goes_on_when_the_owner_is_killed(start_node, tmp_path):
     everything = Everything(urls)
     with penstock.connect(urls, **PATIENT) as ps, a_worker(urls) as (app, done):
         begin(ps, everything)
+        until(lambda: "readers" in ps.queue("shared").groups())  # made by the first member that joins
         until(lambda: len(ps.queue("shared").members("readers")) == 2)
         streams = Streams(nodes[0])
 
