@@ -177,6 +177,33 @@ def test_a_span_of_a_chart_is_replayed_to_another_queue(dashboard, shop):
     assert shop.do("GET", "/queues/look.copies/stats")["messages"] == 2
 
 
+def test_a_forecast_is_drawn_behind_the_past_where_there_is_enough_of_it(dashboard, shop):
+    shop.push("look.ahead", 1, 2, 3)
+    page = dashboard.page
+    dashboard.open("queues/look.ahead/history?span=5m", "look.ahead")
+    page.get_by_label("the forecast").check()
+    expect(page.get_by_text("too little history for a forecast")).to_be_visible()
+    assert "forecast=on" in page.url
+
+    def expected(route):
+        reply = route.fetch()
+        history = reply.json()
+        ahead = history["forecast"]
+        for band in ahead["series"].values():
+            steps = len(ahead["times"])
+            band |= {"value": [7000.0] * steps, "low": [6000.0] * steps, "high": [8000.0] * steps}
+        route.fulfill(response=reply, json=history)
+
+    page.route(re.compile("/history/series"), expected)
+    dashboard.open("queues/look.ahead/history?span=5m&forecast=on", "look.ahead")
+    chart = page.get_by_role("figure", name="Backlog")
+    expect(chart.locator(".legend")).to_contain_text("Not settled, expected")
+    expect(chart.locator(".legend")).to_contain_text("Not settled 3")  # the newest that is known
+    chart.get_by_text("As a table").click()
+    expect(chart.get_by_role("row").last).to_contain_text("7")
+    expect(chart.get_by_role("row").last).to_contain_text("8")
+
+
 def test_a_report_is_shown_in_a_frame_that_can_run_nothing(dashboard):
     dashboard.open("pipelines", "Pipelines")
     dashboard.row("Runs of rollup", "run-1").get_by_role("link", name="run-1").click()

@@ -56,9 +56,11 @@ function range(): Range {
 
 export const iso = (seconds: number): string => new Date(seconds * 1000).toISOString();
 
-async function load(queue: string, compare: number | undefined, abort: AbortSignal): Promise<History> {
+/** A forecast reaches as far ahead as a quarter of the span. */
+async function load(queue: string, compare: number | undefined, isForecast: boolean, abort: AbortSignal): Promise<History> {
   const { from, to } = range();
-  return finished(await get<History>(["history", "series"], { queue, metric: METRICS, from: iso(from), to: iso(to), compare, marks: "true" }, abort));
+  const forecast = isForecast ? Math.ceil((to - from) / 4) : undefined;
+  return finished(await get<History>(["history", "series"], { queue, metric: METRICS, from: iso(from), to: iso(to), compare, forecast, marks: "true" }, abort));
 }
 
 /** Without a last step that is still going on: its rates would look like a fall. */
@@ -91,9 +93,10 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
   const span = query.value.get("span") ?? "1h";
   const zoomed = query.value.get("from") ?? "";
   const isCompared = query.value.get("compare") === "week";
+  const isForecast = query.value.get("forecast") === "on";
   const picked = useSignal<Range | null>(null);
-  const key = [queue, span, zoomed, query.value.get("to"), isCompared].join();
-  const loaded = useLoad(`history,${key}`, (abort) => load(queue, isCompared ? WEEK : undefined, abort));
+  const key = [queue, span, zoomed, query.value.get("to"), isCompared, isForecast].join();
+  const loaded = useLoad(`history,${key}`, (abort) => load(queue, isCompared ? WEEK : undefined, isForecast, abort));
   useInterval(loaded.reload, zoomed ? 3600 : span === "5m" ? 5 : 30);
   return (
     <>
@@ -108,6 +111,9 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
         <label class="check">
           <input type="checkbox" checked={isCompared} onChange={() => setQuery({ compare: isCompared ? "" : "week" })} /> the week before
         </label>
+        <label class="check">
+          <input type="checkbox" checked={isForecast} onChange={() => setQuery({ forecast: isForecast ? "" : "on" })} /> the forecast
+        </label>
         {zoomed ? <button onClick={() => setQuery({ from: "", to: "" })}>Zoom out</button> : null}
         <span class="soft small grow">{picked.value ? "" : "Drag over a chart to choose a span"}</span>
       </div>
@@ -117,12 +123,13 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
           history.times.length ? (
             <>
               <Marks history={history} />
+              {history.forecast && !isKnown(history.forecast) ? <p class="small soft">There is too little history for a forecast: it takes 8 whole hours, or days where a step is a day.</p> : null}
               <div class="columns">
                 {CHARTS.map((chart) => (
                   <Card key={chart.title} title={chart.title}>
                     <Chart
                       label={`${chart.title} of ${name}`}
-                      times={history.times}
+                      times={[...history.times, ...(history.forecast?.times ?? [])]}
                       format={chart.format}
                       steps={chart.format === duration ? DURATION_STEPS : undefined}
                       marks={history.marks.map((mark) => Date.parse(mark.at) / 1000)}
@@ -185,10 +192,21 @@ function Marks({ history }: { history: History }) {
   );
 }
 
-/** The lines of a chart: as it was, and a week before where that is asked for. */
+const isKnown = (forecast: Schemas["SeriesForecast"]): boolean => Object.values(forecast.series).some((band) => band.value.some((value) => value !== null));
+
+/** The lines of a chart: as it was, and of its first metric a week before and what is expected, where that is asked for. */
 function lines(chart: ChartSpec, history: History): Series[] {
-  const now = chart.lines.map(([metric, name, color]): Series => ({ name, color, values: history.series[metric] ?? [] }));
+  const drawn = chart.lines.map(([metric, name, color]): Series => ({ name, color, values: history.series[metric] ?? [] }));
   const [first] = chart.lines;
-  const before = first && history.previous[first[0]];
-  return before ? [...now, { name: `${first[1]}, a week before`, color: "soft", isDashed: true, values: before }] : now;
+  if (!first) return drawn;
+  const [metric, name] = first;
+  const dashed = (what: string, values: Series["values"]): Series => ({ name: `${name}, ${what}`, color: "soft", isDashed: true, values });
+  const before = history.previous[metric];
+  const band = history.forecast && isKnown(history.forecast) ? history.forecast.series[metric] : undefined;
+  const later = (values: Series["values"]): Series["values"] => [...history.times.map(() => null), ...values];
+  return [
+    ...drawn,
+    ...(before ? [dashed("a week before", before)] : []),
+    ...(band ? [dashed("expected", later(band.value)), dashed("at least", later(band.low)), dashed("at most", later(band.high))] : []),
+  ];
 }

@@ -18,13 +18,13 @@ interface Numbers {
 
 interface ChartFrameProps extends Numbers {
   label: string;
-  index: number | null; // of the sample under the pointer; without one the newest is in the legend
+  index: number | null; // of the sample under the pointer; without one the newest that is known is in the legend
   children: ComponentChildren;
 }
 
 export function ChartFrame({ label, times, series, format, index, children }: ChartFrameProps) {
   const isOpen = useSignal(false);
-  const at = index ?? times.length - 1;
+  const at = index ?? Math.min(times.length, series[0]?.values.length ?? 0) - 1;
   const time = times[at];
   return (
     <figure class="chart" aria-label={label}>
