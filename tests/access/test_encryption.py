@@ -416,6 +416,36 @@ def test_an_erased_key_leaves_places_counters_and_a_mark(tmp_path, sealed):
     assert leaks(tmp_path) == []
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_search_finds_what_is_encrypted_and_nothing_of_it_once_its_keys_are_erased(tmp_path, sealed):
+    filters: list[dict[str, Any]] = [{"text": f"{CANARY} 3"}, {"key": f"key {CANARY} 0"}]
+    filters += [{"headers": {f"h-{CANARY}": f"v {CANARY}"}}]
+    with opened(tmp_path) as ps:
+        queue = ps.create_queue("q", encryption=True)
+        queue.push_many([secret_message(number) for number in range(5)])
+        if sealed:
+            seal(ps)
+        assert [len(queue.search(**each).messages) for each in filters] == [1, 2, 5]
+        ring = inside(ps).key_ring
+        assert ring is not None
+        ring.erase(inside(ps).shard.number_of("q") or 0)
+    with opened(tmp_path) as ps:
+        queue = ps.queue("q")
+        queue.push(f"{CANARY} 3 after")
+        pages = [queue.search(**each) for each in filters]
+        assert [[message.payload for message in page.messages] for page in pages] == [
+            [f"{CANARY} 3 after".encode()],
+            [],
+            [],
+        ]
+        assert {page.examined for page in pages} == {6}
+        erased = queue.search(limit=10).messages[1:]
+        assert [message.payload for message in erased] == [b""] * 5
+        assert CANARY not in str(erased)
+        assert all(ERASED in (message.headers or {}) for message in erased)
+    assert leaks(tmp_path) == []
+
+
 def test_rotation_and_rewrap(tmp_path):
     new = bytes(reversed(KEY))
     with opened(tmp_path) as ps:

@@ -191,6 +191,29 @@ def test_a_cursor_of_another_queue_finds_what_it_may_and_ends(ps, clock):
     assert other.search(cursor=cursor).cursor is None
 
 
+def test_a_queue_that_is_deleted_between_two_pages_is_not_found(ps, clock):
+    queue = filled(ps, clock)
+    cursor = queue.search(limit=5).cursor
+    ps.delete_queue("orders")
+    with pytest.raises(QueueNotFound):
+        queue.search(limit=5, cursor=cursor)
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 5])
+def test_pages_of_a_queue_that_is_made_again_have_nothing_of_the_new_one_that_came_later(ps, clock, partitions):
+    queue = filled(ps, clock)
+    cursor = queue.search(limit=5).cursor
+    ps.delete_queue("orders")
+    again = ps.create_queue("orders", partitions=partitions)
+    clock.advance(1)
+    again.push_many([b"new"] * 20)
+
+    page = again.search(limit=5, cursor=cursor)
+
+    assert (page.messages, page.cursor) == ([], None)
+    assert len(everything(again, limit=5)[0]) == 20
+
+
 def test_a_search_in_what_is_not_there_is_refused(ps):
     with pytest.raises(QueueNotFound):
         ps.queue("nowhere").search()

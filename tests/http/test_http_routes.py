@@ -108,6 +108,23 @@ def test_a_group_goes_to_every_kind_of_position(mail, to):
     assert mail.http.post(f"{MAIL}/groups/default/seek", json={"to": to, "partition": None}).status_code == 204
 
 
+def test_a_dry_run_of_a_seek_answers_with_what_it_would_do_and_moves_nothing(mail):
+    seek = f"{MAIL}/groups/default/seek"
+
+    preview = mail.http.post(seek, json={"to": "latest", "dry_run": True})
+    wrong = mail.http.post(seek, json={"to": "latest", "dry_run": "yes"})
+
+    row = {"partition": "0", "from_offset": 0, "to_offset": 2, "redelivered": 0, "skipped": 2, "leased": 0}
+    assert preview.status_code == 200
+    assert preview.json()["partitions"] == [row]
+    assert {name: preview.json()[name] for name in ("redelivered", "skipped", "leased")} == {
+        "redelivered": 0, "skipped": 2, "leased": 0,
+    }  # fmt: skip
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_field")
+    assert len(mail.lease("mail", max=10)) == 2
+    assert mail.http.post(seek, json={"to": "earliest", "dry_run": False}).status_code == 204
+
+
 def test_members_join_stay_and_leave(mail):
     members = f"{MAIL}/groups/default/members"
 

@@ -58,6 +58,13 @@ def test_the_document_is_sound():
             assert placed == set(re.findall(r"{(\w+)}", path))
 
 
+def test_a_seek_answers_with_nothing_and_its_dry_run_with_a_preview():
+    responses = document(ROUTES)["paths"]["/api/v1/queues/{queue}/groups/{group}/seek"]["post"]["responses"]
+
+    assert "content" not in responses["204"]
+    assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/SeekPreview"}
+
+
 def test_every_queue_option_is_in_the_document_with_durations_in_milliseconds():
     options = document(ROUTES)["components"]["schemas"]["OptionsChange"]["properties"]
 

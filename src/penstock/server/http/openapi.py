@@ -148,6 +148,8 @@ def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.success): _response(route)}
+    if route.may_be_empty:
+        responses["204"] = {"description": "done"}
     if route.path in {"/livez", "/readyz"}:
         content = {"application/json": {"schema": _schema(route.result)}}
         return responses | {"503": {"description": "it is not", "content": content}}

@@ -72,6 +72,7 @@ class Route:
     example: Mapping[str, Any] = field(default_factory=dict)  # of the body, or of the query where there is none
     media: str = "application/json"
     is_body_optional: bool = False
+    may_be_empty: bool = False  # it answers 204 to some requests
 
     @property
     def success(self) -> int:
@@ -137,7 +138,9 @@ CUSTOM: Final = {
     ops.UpdateQueue: custom(ops.UpdateQueue, actions.update_queue, body=OptionsChange, result=QueueState),
     ops.Queues: custom(ops.Queues, actions.list_queues, result=models.QueuesView),
     ops.GetOptions: custom(ops.GetOptions, actions.get_queue, result=QueueState),
-    ops.Seek: custom(ops.Seek, actions.seek, body=SEEK_BODY, result=json_of(ops.PreviewSeek).reply.type),
+    ops.Seek: custom(
+        *(ops.Seek, actions.seek), body=SEEK_BODY, result=json_of(ops.PreviewSeek).reply.type, may_be_empty=True
+    ),
     ops.ReplaceLetters: custom(ops.ReplaceLetters, actions.replace_letters, body=models.LetterReplacement),
     ops.SubmitTasks: custom(ops.SubmitTasks, actions.submit, body=tasks.submission, result=tasks.SUBMITTED_TASKS),
     ops.FinishTasks: custom(ops.FinishTasks, actions.finish, body=tasks.finished, result=tasks.FinishResults),
