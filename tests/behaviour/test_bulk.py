@@ -13,6 +13,7 @@ from penstock.errors import InvalidField, QueueNotFound, TaskConflict
 from penstock.model import to_datetime
 from penstock.model_letters import REPLAYED_FROM
 from penstock.model_tasks import BulkOptions, OperationState, OperationView, TaskFilter
+from penstock.shard.tasks import operations as task_operations
 from tests.behaviour.steps import TICK, drain, lease_one, numbered
 from tests.behaviour.task_steps import Office
 from tests.support.operations import run_operation
@@ -258,6 +259,73 @@ def test_a_parent_that_is_retried_brings_its_children_back_and_nothing_fails(off
 
     assert (view.matched, view.done, view.failed) == (2, 2, 0)
     assert (office.state(parent), office.state(child)) == ("pending", "blocked")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_a_child_whose_parent_comes_in_a_later_step_does_not_fail(office, monkeypatch, chunk):
+    monkeypatch.setattr(task_operations, "RETRIES", chunk)
+    first = office.new("a")
+    parent, *children = office.submit(first, *(office.new("a", depends_on=(first.task_id,)) for _ in range(4)))
+    office.lease_one().finish("dead", error="boom")
+
+    view = begin(office, "retry")
+
+    assert (view.state, view.matched, view.done, view.failed, view.errors) == (OperationState.DONE, 5, 5, 0, ())
+    assert (office.state(parent), {office.state(child) for child in children}) == ("pending", {"blocked"})
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_a_chain_whose_tasks_were_all_cancelled_comes_back_as_a_whole(office, monkeypatch, chunk):
+    monkeypatch.setattr(task_operations, "RETRIES", chunk)
+    chain = [office.new("a")]
+    for _ in range(5):
+        chain.append(office.new("a", depends_on=(chain[-1].task_id,)))
+    ids = office.submit(*chain)
+    for task_id in reversed(ids):  # so that none is cancelled because of its parent
+        begin(office, "cancel", task_ids=(task_id,))
+    assert {office.state(id) for id in ids} == {"cancelled"}
+
+    view = begin(office, "retry")
+
+    assert (view.matched, view.done, view.failed) == (6, 6, 0)
+    assert [office.state(id) for id in ids] == ["pending", *["blocked"] * 5]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_a_child_of_another_dead_parent_fails_once_and_says_why(office, monkeypatch, chunk):
+    monkeypatch.setattr(task_operations, "RETRIES", chunk)
+    meant, other = office.new("a"), office.new("b")
+    child = office.new("a", depends_on=(meant.task_id, other.task_id))
+    grandchild = office.new("a", depends_on=(child.task_id,))
+    office.submit(meant, other, child, grandchild)
+    for _ in range(2):
+        office.lease_one().finish("dead", error="boom")
+
+    view = begin(office, "retry", task_type="a")
+
+    assert (view.state, view.matched, view.done, view.failed) == (OperationState.DONE, 3, 1, 2)
+    assert {error.id for error in view.errors} == {child.task_id, grandchild.task_id}
+    assert other.task_id in " ".join(error.message for error in view.errors)
+    states = [office.state(task.task_id) for task in (meant, other, child, grandchild)]
+    assert states == ["pending", "dead", "cancelled", "cancelled"]
+
+
+def test_a_child_that_somebody_cancels_during_the_operation_stays_cancelled(office, clock, monkeypatch):
+    monkeypatch.setattr(task_operations, "RETRIES", 1)
+    first = office.new("a")
+    parent, kept, stopped = office.submit(first, *(office.new("a", depends_on=(first.task_id,)) for _ in range(2)))
+    office.lease_one().finish("dead", error="boom")
+    waiting = begin(office, "retry", BulkOptions(canary=1))
+    assert (waiting.state, office.state(stopped)) == (OperationState.WAITING, "blocked")
+    clock.advance(1)
+    begin(office, "cancel", task_ids=(stopped,))
+
+    view = office.confirmed(run_operation(office.session, ops.ContinueOperation(waiting.operation_id)))
+    while view.state is OperationState.RUNNING:
+        view = office.confirmed(run_operation(office.session, ops.FindOperation(view.operation_id)))
+
+    assert (view.state, view.done, view.failed) == (OperationState.DONE, 3, 0)
+    assert [office.state(id) for id in (parent, kept, stopped)] == ["pending", "blocked", "cancelled"]
 
 
 def test_a_dry_run_counts_tasks_and_names_some(office):

@@ -315,9 +315,15 @@ class TaskIndex:
         now = self._shard.clock.now()
         return self._ask(lambda connection, names: workflows.find(connection, names, now, workflow, may))
 
-    def targets(self, filter: TaskFilter, cursor: Cursor | None, limit: int, as_of: int) -> list[Target]:
-        """The next of the tasks that match, newest first, for an operation on what matched at an instant."""
-        return self._ask(lambda connection, names: queries.targets(connection, filter, names, as_of, cursor, limit))
+    def targets(
+        self, filter: TaskFilter, cursor: Cursor | None, limit: int, as_of: int, *, is_last_pass: bool = False
+    ) -> list[Target]:
+        """The next of the tasks that match, for an operation on what matched at an instant; see `queries.targets`."""
+        return self._ask(
+            lambda connection, names: queries.targets(
+                connection, filter, names, as_of, cursor, limit, is_last_pass=is_last_pass
+            )
+        )
 
     def counts(self) -> list[TaskCounts]:
         """How many tasks of each queue are in each state."""

@@ -176,6 +176,7 @@ class Search:
 
     def __init__(self, filter: TaskFilter, names: Names, now: int) -> None:
         self.is_empty = False
+        self.is_oldest_first = False
         self.limit = _limit(filter.limit)
         self.values: dict[str, Any] = {"now": now}
         self.terms: list[str] = []
@@ -222,9 +223,13 @@ class Search:
             self.terms.append(term)
             self.values[name] = to_micros(instant, "submitted_" + name)
 
-    def freeze(self) -> None:
-        """Only tasks that were at the given instant what they are: none that has ended, or failed a run, since."""
-        self.terms.append("finished_at <= :now")
+    def freeze(self, *, with_cancelled_again: bool = False) -> None:
+        """Only tasks that were at the given instant what they are: none that has ended, or failed a run, since.
+
+        Or also those without a message that were cancelled since.
+        """
+        again = f" OR (state = {Code.CANCELLED:d} AND position IS NULL)" if with_cancelled_again else ""
+        self.terms.append(f"(finished_at <= :now{again})")
         self.terms.append(f"(state <> {Code.FAILED:d} OR coalesce({_RUN_ENDED}, 0) <= :now)")
 
     def only(self, queues: Collection[int]) -> None:
@@ -233,7 +238,8 @@ class Search:
 
     def after(self, cursor: tuple[int, int]) -> None:
         """Only tasks after the cursor."""
-        self.terms.append("(submitted_at, number) < (:cursor_at, :cursor_number)")
+        beyond = ">" if self.is_oldest_first else "<"
+        self.terms.append(f"(submitted_at, number) {beyond} (:cursor_at, :cursor_number)")
         self.values["cursor_at"], self.values["cursor_number"] = cursor
 
     def statements(self, select: str, order: str) -> list[str]:
@@ -249,10 +255,11 @@ class Search:
     def rows(
         self, connection: sqlite3.Connection, select: str, limit: int, key: Callable[[Sequence[Any]], Any]
     ) -> Iterator[tuple[Any, ...]]:
-        """At least the first `limit` rows that match, newest first; `key` is (instant of submission, number)."""
-        order = f"ORDER BY submitted_at DESC, number DESC LIMIT {limit}"
+        """At least the first `limit` rows that match, in order; `key` is (instant of submission, number)."""
+        way = "" if self.is_oldest_first else "DESC"
+        order = f"ORDER BY submitted_at {way}, number {way} LIMIT {limit}"
         cursors = [connection.execute(statement, self.values) for statement in self.statements(select, order)]
-        return cursors[0] if len(cursors) == 1 else heapq.merge(*cursors, key=key, reverse=True)
+        return cursors[0] if len(cursors) == 1 else heapq.merge(*cursors, key=key, reverse=not self.is_oldest_first)
 
     def _statement(self, select: str, more: list[str], order: str) -> str:
         where = " AND ".join([*more, *self.terms])
@@ -279,11 +286,23 @@ _TARGET: Final = (
 
 
 def targets(
-    connection: sqlite3.Connection, filter: TaskFilter, names: Names, as_of: int, cursor: Cursor | None, limit: int
+    connection: sqlite3.Connection,
+    filter: TaskFilter,
+    names: Names,
+    as_of: int,
+    cursor: Cursor | None,
+    limit: int,
+    *,
+    is_last_pass: bool,
 ) -> list[Target]:
-    """The next of the tasks that match and did so at an instant, newest first."""
+    """The next of the tasks that match and did so at an instant, newest first.
+
+    In the last pass of an operation the oldest come first, so parents before their children. Tasks without a message,
+    which wait for a parent, are then among them also if they were cancelled again since.
+    """
     search = Search(filter, names, as_of)
-    search.freeze()
+    search.is_oldest_first = is_last_pass
+    search.freeze(with_cancelled_again=is_last_pass)
     if cursor is not None:
         search.after(cursor)
     rows = search.rows(connection, _TARGET, limit, lambda row: row[5:])

@@ -1,9 +1,12 @@
 """Steps of operations on many tasks: cancel those that match a filter, retry them, or have the task index forget them.
 
 A step is one frame: the new states of some tasks, and how far the operation is with them. The caller looked the tasks
-up; where they are by now, and whether they are final, is decided with the lock held. A retry is a frame for each task,
-since its children come back with it; how far the operation is follows in a frame behind some of them. Tasks that were
-retried before a crash are not retried again: they do not match any more, or have ended later than the operation began.
+up; where they are by now, and whether they are final, is decided with the lock held.
+
+A retry is a frame for each task, since its children come back with it; how far the operation is follows in a frame
+behind some of them. Tasks that were retried before a crash are not retried again: they do not match any more, or have
+ended later than the operation began. A child is refused until its parents are back, and these may come after it. So
+what is refused is tried once more at the end, the oldest first; only then it counts as failed.
 
 The task index follows from step to step, so that whoever looks when an operation is over sees what it did.
 """
@@ -24,7 +27,7 @@ from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import cancelled
 from penstock.delivery.tasks import GROUP
 from penstock.errors import InvalidField, MessageNotFound, PenstockError, QueueNotFound, TaskConflict, TaskNotFound
-from penstock.model import Outcome, to_datetime
+from penstock.model import Outcome, to_datetime, to_micros
 from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView
 from penstock.requests import Settling, Target
 from penstock.shard.bulk.book import Counted, Stepped, advance, frozen_at, progressed, task_filter_of
@@ -68,7 +71,10 @@ def phases_of(operation: OperationSet) -> list[Phase]:
     states = filter_of(operation).states or tuple(TaskState)
     final = tuple(state for state in states if state in FINAL)
     if operation.action == OperationAction.RETRY:
-        phases = [Phase(tuple(state for state in states if state in RETRIED), cancels=False, purges=False)]
+        retried = tuple(state for state in states if state in RETRIED)
+        phases = 2 * [
+            Phase(retried, cancels=False, purges=False)
+        ]  # the second is for what the first did not bring back
     elif operation.action == OperationAction.CANCEL:
         opened = tuple(state for state in states if state not in FINAL)
         phases = [Phase(opened, cancels=True, purges=False)]
@@ -262,33 +268,56 @@ class TaskWork:
         phases = phases_of(operation)
         if operation.phase >= len(phases):
             return Stepped(0, is_over=True)
-        phase, filter = phases[operation.phase], _narrowed(operation, phases[operation.phase].states)
-        is_retry = operation.action == OperationAction.RETRY
-        limit = min(room, RETRIES if is_retry else CHUNK)
-        targets = self._service.caught_up().targets(filter, operation.cursor, limit, frozen_at(operation))
+        if operation.action == OperationAction.RETRY:
+            return self._retry(operation, phases[operation.phase], min(room, RETRIES))
+        phase = phases[operation.phase]
+        filter = _narrowed(operation, phase.states)
+        targets = self._service.caught_up().targets(filter, operation.cursor, min(room, CHUNK), frozen_at(operation))
         if not targets:
             advance(self._shard, operation.operation_id, phase=operation.phase + 1, cursor=None)
             return Stepped(0, is_over=operation.phase + 1 >= len(phases))
-        if is_retry:
-            self._retry(operation, targets)
-        else:
-            self._take(operation.operation_id, phase, targets)
+        self._take(operation.operation_id, phase, targets)
         return Stepped(len(targets), is_over=False)
 
-    def _retry(self, operation: OperationSet, targets: list[Target]) -> None:
+    def _retry(self, operation: OperationSet, phase: Phase, room: int) -> Stepped:
+        """Retry the next tasks, first all that match and then all that are left."""
+        is_last, filter = operation.phase == 1, _narrowed(operation, phase.states)
+        targets = self._service.caught_up().targets(
+            filter, operation.cursor, room, frozen_at(operation), is_last_pass=is_last
+        )
+        if targets:
+            self._bring_back(operation, targets)
+            return Stepped(len(targets), is_over=False)
+        # In the end all others are back: some with a parent, or before a crash that kept them from being counted.
+        done = max(0, operation.matched - operation.failed) if is_last else operation.done
+        advance(self._shard, operation.operation_id, phase=operation.phase + 1, cursor=None, done=done)
+        return Stepped(0, is_over=is_last)
+
+    def _bring_back(self, operation: OperationSet, targets: list[Target]) -> None:
         """Retry some tasks. A refusal that is about one of them is noted; any other error is raised."""
         views = {view.task_id: view for view in self._service.task_index.views(map(_task_id, targets))}
         failures: dict[str, PenstockError] = {}
         tried: list[Target] = []
+        done = 0
         try:
             for target in targets:
-                self._retry_one(_task_id(target), views.get(_task_id(target)), failures)
+                if operation.phase == 0 or self._is_left(operation, target, views.get(_task_id(target))):
+                    self._retry_one(_task_id(target), views.get(_task_id(target)), failures)
+                    done += 1
                 tried.append(target)
-            for task_id in list(failures):  # a child comes back with its parent, which may have come after it
+            for task_id in reversed(list(failures)):  # a child comes back with its parent, which may have come after it
                 self._retry_one(task_id, None, failures)
         finally:
             if tried:
-                self._note(operation, tried, list(failures.items()))
+                refused = list(failures.items()) if operation.phase else []
+                self._note(operation, tried[-1], done - len(failures), refused)
+
+    def _is_left(self, operation: OperationSet, target: Target, view: TaskView | None) -> bool:
+        """Whether an operation is still about a task: not if somebody cancelled it since, unless it was its parent."""
+        if view is None or view.finished_at is None or to_micros(view.finished_at, "") <= frozen_at(operation):
+            return True
+        withdrawn, _ = self._shard.look(lambda now: self._shard.core.tasks.withdrawn.known.get(target.task_id))
+        return withdrawn is not None and bool(withdrawn.because)
 
     def _retry_one(self, task_id: str, view: TaskView | None, failures: dict[str, PenstockError]) -> None:
         try:
@@ -298,12 +327,14 @@ class TaskWork:
         else:
             failures.pop(task_id, None)
 
-    def _note(self, operation: OperationSet, tried: list[Target], failures: list[tuple[str, PenstockError]]) -> None:
-        cursor = tried[-1].submitted_at, tried[-1].number
+    def _note(
+        self, operation: OperationSet, last: Target, done: int, failures: list[tuple[str, PenstockError]]
+    ) -> None:
+        cursor = last.submitted_at, last.number
 
         def decide(now: int) -> list[Entry]:
             known = self._shard.core.tasks.operations.known.get(operation.operation_id)
-            return [] if known is None else [progressed(known, now, len(tried) - len(failures), failures, cursor)]
+            return [] if known is None else [progressed(known, now, done, failures, cursor)]
 
         self._shard.change(decide)
 
