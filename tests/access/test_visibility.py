@@ -18,6 +18,7 @@ from penstock.broker.broker import Broker
 from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, ScheduleNotFound, TaskNotFound
 from penstock.model import Message, MessageId, Outcome, Receipt
+from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
 from tests.support.broker_loop import on_uvloop
@@ -79,6 +80,41 @@ async def test_lists_show_only_what_may_be_seen():
         assert {operation.queue for operation in operations} == {"shop.mail", "shop.sms"}
         page = await broker.execute(bob, ops.ListTasks())
         assert [task.queue for task in page.tasks] == ["shop.mail"]
+
+
+@on_uvloop
+async def test_what_the_filter_of_an_operation_looks_for_is_shown_only_to_who_may_read_it():
+    viewer, reader, unmasked = (client(f"{role}:shop.*") for role in ("viewer", "reader", "operator"))
+    letters = LetterFilter(error_contains="4111", key="4111")
+    messages = MessageFilter(text="4111", headers={"card": "4111"})
+    began: dict[str, ops.Operation[Any]] = {
+        "tasks": ops.BeginOperation("cancel", TaskFilter(queue="shop.mail", argument="card=4111"), "tasks"),
+        "letters": ops.RedriveLetters("shop.mail", letters, operation_id="letters"),
+        "messages": ops.ReplayMessages("shop.mail", messages, "orders", "messages"),
+    }
+    async with furnished() as broker:
+        for operation in began.values():
+            await broker.execute(OWNER, operation)
+
+        async def shown(who: Client) -> list[str]:
+            found = [await broker.execute(who, ops.FindOperation(operation_id)) for operation_id in began]
+            listed = await broker.execute(who, ops.ListOperations())
+            assert all(view in listed for view in found)
+            return [str((view.filter, view.letters, view.messages)) for view in found]
+
+        assert not any("4111" in text for text in await shown(viewer))
+        assert all("4111" in text for text in await shown(reader))
+        await broker.execute(OWNER, ops.UpdateQueue("shop.mail", {"masked_fields": ("card",)}))
+        assert not any("4111" in text for text in await shown(reader))
+        assert all("4111" in text for text in await shown(unmasked))
+
+
+@on_uvloop
+async def test_the_target_of_a_replay_is_shown_only_to_who_may_see_that_queue():
+    async with furnished() as broker:
+        await broker.execute(OWNER, ops.ReplayMessages("shop.mail", target="orders", operation_id="messages"))
+        for who, target in ((client("reader:shop.*"), "•••"), (client("reader"), "orders")):
+            assert (await broker.execute(who, ops.FindOperation("messages"))).target == target
 
 
 @on_uvloop

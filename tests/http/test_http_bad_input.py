@@ -44,6 +44,11 @@ BAD = [
     ("/api/v1/queues/%2Fbad/messages", b'{"messages":[{"payload":1}]}', 400, "invalid_name", "queue: "),
     ("/api/v1/queues/mail.dlq/messages", b'{"messages":[{"payload":1}]}', 400, "invalid_name", ""),
     ("/api/v1/queues", b'{"name":"x","lease_seconds":5}', 400, "unknown_option", "'lease_seconds' is not a queue opt"),
+    ("/api/v1/queues/mail/messages/search", b'{"from":"0001-01-01T00:00:00+14:00"}', 400, "invalid_field", "since: "),
+    ("/api/v1/queues/mail/dlq/search", b'{"until":"9999-12-31T23:59:59-14:00"}', 400, "invalid_field", "until: "),
+    ("/api/v1/tasks/cancel", b'{"as_of":"0001-01-01T00:00:00+14:00"}', 400, "invalid_field", "as_of: "),
+    ("/api/v1/queues/mail/purge", b'{"dry_run":true}', 400, "invalid_field", "dry_run: there is no such field"),
+    ("/api/v1/queues/mail/purge", b"{", 400, "bad_request", "body: "),
     (LEASE, b'{"max":0}', 400, "invalid_field", "max: "),
     (LEASE, b'{"wait_ms":61000}', 400, "invalid_field", "wait_ms: "),
     (LEASE, b'{"lease_seconds":5}', 400, "invalid_field", "lease_seconds: there is no such field"),
@@ -91,6 +96,24 @@ def test_bad_input_gets_an_error_that_names_the_field(server, path, body, status
     assert response.json()["error"]["message"].startswith(message)
     check_error(response.json())
     assert server.stats("mail")["ready"] == 1
+
+
+@pytest.mark.parametrize("end", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00"])
+def test_a_series_whose_steps_would_be_no_times_is_refused(server, end):
+    response = server.http.get("/api/v1/history/series", params={"metric": "lag", "to": end, "compare": 604_800})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_field")
+    check_error(response.json())
+
+
+def test_a_body_where_none_is_taken_is_refused_unless_it_is_empty(server):
+    server.push("mail", 1)
+
+    response = server.http.request("DELETE", "/api/v1/queues/mail", content=b'{"dry_run":true}')
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_field")
+    assert server.stats("mail")["ready"] == 1
+    assert server.http.post("/api/v1/queues/mail/purge", content=b"{}").status_code == 204
 
 
 def test_a_misspelt_field_gets_the_right_one_as_a_hint(server):

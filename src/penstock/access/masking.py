@@ -17,13 +17,14 @@ import msgspec
 
 from penstock.model import Message, Reason
 from penstock.model_letters import DEAD_ERROR, SignatureView
-from penstock.model_tasks import RESULT_ERROR_START, Run, ScheduleView, TaskView
+from penstock.model_tasks import RESULT_ERROR_START, OperationView, Run, ScheduleView, TaskView
 from penstock.replies import MessageDetails, MessageEvent, MessagePage, MessageSearch, TraceRun
 
 MASK: Final = "•••"
 EVERYTHING: Final = ("*",)  # the fields of a queue that is gone, and of which nobody knows any more
 _ENCODED: Final = msgspec.json.encode(MASK)
 _CONTAINERS: Final = ("args", "kwargs")
+_LOOKED_FOR: Final = ("argument", "error_contains", "text", "key", "trace")  # in filters: what messages may hold
 _TASK_PARTS: Final = ("args", "kwargs", "result", "progress")
 
 
@@ -116,6 +117,26 @@ class Mask:
         for root in roots:
             for path in self._paths:
                 _hide_path(root, path)
+
+
+def masked_operation(view: OperationView) -> OperationView:
+    """An operation whose filters do not show what they look for: with the count, that tells what is stored."""
+    return msgspec.structs.replace(
+        view,
+        filter=_masked_filter(view.filter),
+        letters=_masked_filter(view.letters),
+        messages=_masked_filter(view.messages),
+    )
+
+
+def _masked_filter(filter: Any) -> Any:
+    if filter is None:
+        return filter
+    hidden: dict[str, Any] = {name: MASK for name in _LOOKED_FOR if getattr(filter, name, None) is not None}
+    headers = getattr(filter, "headers", None)
+    if headers is not None:
+        hidden["headers"] = dict.fromkeys(headers, MASK)
+    return msgspec.structs.replace(filter, **hidden)
 
 
 def _hide_path(root: Any, path: tuple[str, ...]) -> None:

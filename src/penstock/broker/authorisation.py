@@ -19,7 +19,7 @@ import msgspec
 
 from penstock import operations as ops
 from penstock.access.grants import BROKER, Principal, hidden
-from penstock.access.masking import EVERYTHING, Mask, mask_of
+from penstock.access.masking import EVERYTHING, MASK, Mask, mask_of, masked_operation
 from penstock.broker.access import Client
 from penstock.broker.callbacks import raised
 from penstock.errors import NotAuthorised
@@ -28,6 +28,7 @@ from penstock.model_backlog import QueueWait
 from penstock.model_letters import LetterFilter, MessageFilter, SignatureReport
 from penstock.model_metrics import HistorySeries
 from penstock.model_tasks import (
+    OperationView,
     ScheduleTicks,
     ScheduleView,
     TaskFilter,
@@ -164,6 +165,10 @@ class Authorisation:
         if isinstance(reply, HistorySeries) and reply.marks and not principal.may(Action.OPERATE, BROKER):
             marks = [msgspec.structs.replace(mark, by="") for mark in reply.marks]  # who did what is in the audit log
             return msgspec.structs.replace(reply, marks=marks)
+        if isinstance(reply, OperationView):
+            return self._operation(principal, reply)
+        if isinstance(operation, ops.ListOperations):
+            return [self._operation(principal, view) for view in reply]
         if isinstance(reply, ScheduleTicks):
             return self._ticks(principal, operation, reply)
         if isinstance(reply, QueueWait) and not principal.may(Action.READ, reply.queue):
@@ -217,6 +222,16 @@ class Authorisation:
         queue = schedule.spec.queue
         mask = self.mask(principal, queue) if principal.may(Action.READ, queue) else mask_of(EVERYTHING)
         return schedule if mask is None else mask.schedule(schedule)
+
+    def _operation(self, principal: Principal, view: OperationView) -> OperationView:
+        """An operation is for who may monitor its queue; what its filter looks for may stand in the messages there."""
+        if view.target is not None and not principal.may(Action.MONITOR, view.target):
+            view = msgspec.structs.replace(view, target=MASK, error=view.error.replace(repr(view.target), MASK))
+        queues = self._masked_queues() if view.queue is None else (view.queue,)
+        is_open = principal.may(Action.READ, view.queue or BROKER)
+        return (
+            view if is_open and all(self.mask(principal, name) is None for name in queues) else masked_operation(view)
+        )
 
     def _ticks(self, principal: Principal, operation: Any, reply: ScheduleTicks) -> ScheduleTicks:
         """Errors of runs are for who may read the queue, and not masked."""

@@ -10,6 +10,7 @@ from penstock.operations.base import Action, Check, Operation, operation
 from penstock.operations.types import Flag, Instant, QueueName
 
 STEP_SECONDS_MAX: Final = 366 * 86_400
+YEARS: Final = (1970, 9000)  # of a period: steps, comparisons and forecasts around it must be times too
 
 
 def _step(value: Any, field: str) -> int:
@@ -52,6 +53,9 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_series(self.metrics, self.queue)
+        for name, value in (("from", self.since), ("to", self.until)):
+            if value is not None and not YEARS[0] <= value.year <= YEARS[1]:
+                raise InvalidField(f"{name}: {value.isoformat()} is not in the years {YEARS[0]} to {YEARS[1]}")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise InvalidField(f"from: {self.since.isoformat()} is not before to, {self.until.isoformat()}")
 

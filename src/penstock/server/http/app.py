@@ -24,7 +24,7 @@ from penstock.dashboard.files import Files
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import openapi
 from penstock.server.http.actions import AllRefused, RequestParts, Text, Unhealthy, WithHeaders
-from penstock.server.http.routes import PROFILES, ROUTES, Route
+from penstock.server.http.routes import PROFILES, ROUTES, Nothing, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry.logs import context, log_request
 from penstock.telemetry.metrics import Metrics
@@ -112,7 +112,8 @@ class Resource:
         self._site = site
         self._metrics = metrics
         self._routes = routes
-        self._bodies = {name: _reader(route.body) for name, route in routes.items() if route.body is not None}
+        # A field that nobody reads, such as dry_run, must not be ignored where a route takes none.
+        self._bodies = {name: _reader(route.body or Nothing) for name, route in routes.items() if name != "GET"}
         self._queries = {name: _reader(route.query) for name, route in routes.items()}
         methods = [*routes, *(["HEAD"] if "GET" in routes else []), "OPTIONS"]
         self._allow = ", ".join(sorted(methods))
@@ -151,9 +152,9 @@ class Resource:
         client = request.scope["penstock.client"]
         query = self._query(request, route)
         body = None
-        if route.body is not None:
+        if route.method in self._bodies:
             content = await request.body()
-            content = content or b"{}" if route.is_body_optional else content
+            content = content or b"{}" if route.is_body_optional or route.body is None else content
             read = self._bodies[route.method].read
             # A large body takes long to read, and the loop has others to serve.
             body = await asyncio.to_thread(read, content) if len(content) > LARGE_BYTES else read(content)
