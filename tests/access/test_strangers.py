@@ -21,6 +21,7 @@ from penstock.broker.logins import STRANGER_BYTES, STRANGERS_MAX
 from penstock.errors import InvalidField
 from penstock.remote.credentials import current_token
 from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.server.grpc.generated import tasks_pb2 as tasks_pb
 from penstock.wire import requests
 from penstock.wire.errors import ErrorReply
 from penstock.wire.frames import MEDIA_TYPE, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
@@ -402,6 +403,14 @@ def test_two_tokens_in_the_metadata_are_refused(running):
             metadata = tuple(("authorization", f"Bearer {each}") for each in tokens)
             with pytest.raises(grpc.RpcError, match="authorization"):
                 Stub(channel).ListQueues(pb.ListQueuesRequest(), metadata=metadata, timeout=SECONDS)
+
+
+def test_a_refusal_arrives_whatever_the_name_in_its_hint(running):
+    metadata = (("authorization", f"Bearer {key(running, 'one', 'monitor:mail')}"),)
+    request = tasks_pb.ListTasksRequest(filter=tasks_pb.TaskFilter(queue="\0\x7f\r\n•"))
+    address = f"127.0.0.1:{running.port('grpc')}"
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
+        Stub(channel, "Tasks").ListTasks(request, metadata=metadata, timeout=SECONDS)
 
 
 def test_a_call_that_waits_ends_with_its_key(running):

@@ -304,6 +304,8 @@ async def test_a_dead_letter_is_replaced_by_an_edited_message():
         assert (back.id, back.payload, back.key) == ("q/0/1", b"good", "k")
         assert not (await stub.ListDeadLetters(pb.ListDeadLettersRequest(queue="q"))).messages
         assert await refused(stub.ReplaceDeadLetters(edited)) == ("NOT_FOUND", "message_not_found")
+        none = pb.ReplaceDeadLettersRequest(queue="q", messages=[pb.NewMessage(payload=b"good")])
+        assert await refused(stub.ReplaceDeadLetters(none)) == ("INVALID_ARGUMENT", "invalid_field")
 
 
 def search_request(text: str | None = None, cursor: str | None = None) -> pb.SearchMessagesRequest:

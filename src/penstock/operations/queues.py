@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from penstock.errors import InvalidField
 from penstock.model import Freed, Message, MessageId, QueueOptions, QueueStats
 from penstock.model_letters import LetterFilter, SignatureReport
 from penstock.operations.base import Action, Operation, Repeat, operation
@@ -267,6 +268,11 @@ class ReplaceLetters(Operation[None], frozen=True):
     queue: QueueName
     ids: list[MessageId]
     batch: bytes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ids:
+            raise InvalidField("ids: none is given", hint="name the dead letters that the messages replace")
 
     def needs(self) -> Iterable[tuple[Action, str]]:
         return [(Action.MANAGE, self.queue), (Action.PUSH, self.queue)]

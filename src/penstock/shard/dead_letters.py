@@ -115,7 +115,7 @@ def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) ->
     def decide(now: int) -> list[Entry]:
         target = admin.check_changeable(admin.queue_named(shard.core, queue))
         dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)
-        offsets = sorted(_unsettled_offset(dlq, id) for id in ids)
+        offsets = sorted({_unsettled_offset(dlq, id) for id in ids})  # each is settled, and counted, once
         if target.is_shut:
             raise shard.core.pauses.refuse(target)
         decided = decide_push(shard.core, target, batch, now)

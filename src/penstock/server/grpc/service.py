@@ -336,8 +336,8 @@ async def _abort(broker: Broker, context: Any, method: str, error: Exception) ->
 
 
 def _ascii(text: str) -> str:
-    """Metadata is ASCII without line breaks."""
-    return text.replace("\n", " ").encode("ascii", "replace").decode()
+    """Metadata is printable ASCII: anything else in it, such as a name that somebody made up, would end the call."""
+    return "".join(char if " " <= char <= "~" else " " if char == "\n" else "?" for char in text)
 
 
 class GrpcServer:
