@@ -292,7 +292,7 @@ def test_a_chain_whose_tasks_were_all_cancelled_comes_back_as_a_whole(office, mo
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
-def test_a_child_of_another_dead_parent_fails_once_and_says_why(office, monkeypatch, chunk):
+def test_a_child_of_another_dead_parent_fails_once_and_says_why(office, clock, monkeypatch, chunk):
     monkeypatch.setattr(task_operations, "RETRIES", chunk)
     meant, other = office.new("a"), office.new("b")
     child = office.new("a", depends_on=(meant.task_id, other.task_id))
@@ -300,8 +300,10 @@ def test_a_child_of_another_dead_parent_fails_once_and_says_why(office, monkeypa
     office.submit(meant, other, child, grandchild)
     for _ in range(2):
         office.lease_one().finish("dead", error="boom")
+    counted = begin(office, "retry", BulkOptions(dry_run=True), task_type="a")
+    clock.advance(1)  # the child is cancelled again, for the other parent, later than what is meant
 
-    view = begin(office, "retry", task_type="a")
+    view = begin(office, "retry", BulkOptions(as_of=counted.as_of), task_type="a")
 
     assert (view.state, view.matched, view.done, view.failed) == (OperationState.DONE, 3, 1, 2)
     assert {error.id for error in view.errors} == {child.task_id, grandchild.task_id}

@@ -9,6 +9,7 @@ from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.encryption_faults import ENCRYPTION_FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.postgres_faults import POSTGRES_FAULTS
+from tests.mutants.question_faults import QUESTION_FAULTS
 from tests.mutants.segment_faults import SEGMENT_FAULTS
 from tests.mutants.stream_faults import STREAM_FAULTS
 from tests.mutants.timeline_faults import TIMELINE_FAULTS
@@ -510,6 +511,7 @@ FAULTS: Final = (
     *ENCRYPTION_FAULTS,
     *SEGMENT_FAULTS,
     *STREAM_FAULTS,
+    *QUESTION_FAULTS,
     # Spark.
     Fault(
         "payloads-judged-together",
