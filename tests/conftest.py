@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import os
 import tempfile
 import threading
@@ -87,6 +88,18 @@ if not NIGHTLY and has_plenty_of_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
     # There a file has its size without the zeros: to write them would be most of the work of opening a directory.
     pytest.MonkeyPatch().setattr(disk, "_allocate", None)
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """A command that sets up logging in this process writes to streams that are closed after its test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in handlers:
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture

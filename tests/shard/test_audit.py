@@ -153,7 +153,7 @@ def test_the_record_is_in_the_frame_of_the_change():
         *("quiet_worker", "resume_worker", "stop_worker"),
     }  # they change no journal; their record is durable before
     managing = {name for name, kind in ops.TABLE.items() if kind.spec.action is ops.Action.MANAGE}
-    assert tried >= managing - in_files
+    assert tried >= managing - in_files - {"preview_seek"}, "which changes nothing"
     session.close()
 
 

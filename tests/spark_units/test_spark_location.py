@@ -44,7 +44,7 @@ def lag_in(data, group="spark-a"):
 
 
 def warnings(caplog):
-    return [record.message for record in caplog.records if record.name == "penstock.spark"]
+    return [record.getMessage() for record in caplog.records if record.name == "penstock.spark"]
 
 
 def test_a_broker_shows_how_far_a_job_is(broker):

@@ -52,7 +52,7 @@ async def test_tasks_of_queues_that_are_created_later_run_and_those_of_other_que
                 second = await final(app, await two.aenqueue())
 
     assert (first.state, second.state) == (TaskState.COMPLETED, TaskState.COMPLETED)
-    assert [line["queue"] for line in lines if line["event"] == WAITS] == ["first", "second"], "said once each"
+    assert sorted(line["queue"] for line in lines if line["event"] == WAITS) == ["first", "second"], "said once each"
 
 
 @on_uvloop
