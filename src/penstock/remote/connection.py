@@ -169,12 +169,14 @@ class Connection:
     def _connect(self, address: Address, seconds: float) -> None:
         def connect() -> socket.socket:
             made = socket.create_connection((address.host, address.port), seconds)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this
+            try:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                self._refuse_if_closing()
+                return self._shared.tls.wrap(made, address) if address.is_tls else made
+            except BaseException:
                 made.close()
-                raise Closed("this Penstock is closed")
-            return self._shared.tls.wrap(made, address) if address.is_tls else made
+                raise
 
         if address.is_http:
             self._socket = HttpSocket(connect, Head(self._settings, address), self._settings.clock)
@@ -184,9 +186,11 @@ class Connection:
             self._poll.register(self._socket, select.POLLIN)
         self.exchange.pending.clear()  # a greeting that failed
         self.exchange.connected()
-        if (
-            self._shared.closing.is_set()
-        ):  # whoever closed the session may have been too early to interrupt this connection
+        self._refuse_if_closing()
+
+    def _refuse_if_closing(self) -> None:
+        """A session that was closed too early to interrupt this connection."""
+        if self._shared.closing.is_set():
             raise Closed("this Penstock is closed")
 
     def _tls_failure(self, error: ssl.SSLError, address: Address) -> PenstockError:
