@@ -99,7 +99,7 @@ PAGES = [
     ),
     PageRow(
         "tasks/{task}", "tasks/{task}", "send_mail", "Arguments", r"/tasks/{task}$", (f"tasks/{NO_TASK}", "Not found"),
-        ("Cancel",), "a grant is missing",
+        ("Cancel",), "a grant for its queue is missing",
     ),
     PageRow(
         "workflows", "workflows", "Workflows", "wf-shop", r"/workflows\?", ("workflows", "No workflows yet"),

@@ -115,8 +115,8 @@ class WaitQuery(Request):
 
 def submission_of(task: Any, new_id: str, place: str = "", trace: str | None = None) -> TaskSubmission:
     """A task to store. `new_id` is for one that brings none, `place` what errors begin with: `tasks[3].`."""
-    if task.deliver_at is not None and to_micros(task.deliver_at, "deliver_at") > limits.instant_us_max:
-        raise InvalidField(f"{place}deliver_at: {task.deliver_at} is after the year 9999")
+    if task.deliver_at is not None:
+        to_micros(task.deliver_at, f"{place}deliver_at")  # refuses what its zone moves out of the calendar
     if task.unique_ms is not None and task.unique_key is None:
         raise InvalidField(f"{place}unique_ms: needs unique_key")
     known = {"task_id": task.task_id or new_id, "is_named": task.task_id is not None, "trace": task.trace or trace}
