@@ -115,12 +115,4 @@ STREAM_FAULTS: Final = (
         "        states = np.frombuffer(self.states, np.uint8)[low:high]\n",
         ("tests/shard/test_latest.py",),
     ),
-    Fault(
-        "compaction-without-rest",
-        "compaction takes all the time that it can get",
-        "shard/compaction.py",
-        "        if sequence != self._sequence:\n",
-        "        if False:\n",
-        ("tests/shard/test_latest.py",),
-    ),
 )

@@ -21,8 +21,6 @@ from penstock.errors import InvalidField, MessageNotFound
 from penstock.history import OffsetRange, open_history
 from penstock.model import Message
 from penstock.repair.directory import diagnose
-from penstock.shard.compaction import Pace
-from penstock.storage import compaction
 from penstock.storage.schema import MESSAGES, SCHEMAS
 from penstock.verify import verify
 from tests.support.accounts import assert_accounts
@@ -514,36 +512,3 @@ def test_compaction_goes_on_while_a_profiler_keeps_its_frames(ps):
     assert freed.messages_removed == 197
     assert len(frames) > 1000
     assert [delivery.json() for delivery in queue.lease(10)] == [0, 198, 199]
-
-
-def test_compaction_rests_only_while_something_else_is_written(ps, clock):
-    queue = ps.create_queue("settings", compaction="latest", compaction_drops_unread=True)
-    shard = ps.session.session.shard
-    rests: list[float] = []
-    pace = Pace(shard, rests.append)
-
-    clock.advance(seconds=1)
-    pace.rest()
-    assert rests == []
-
-    queue.push(1, key="a")
-    clock.advance(seconds=2)
-    pace.rest()
-    assert rests == [6.0]
-
-    clock.advance(seconds=1)
-    pace.rest()
-    assert rests == [6.0]
-
-
-def test_a_compaction_calls_for_a_rest_after_each_portion(ps, monkeypatch):
-    queue = ps.create_queue("settings", compaction="latest", compaction_drops_unread=True)
-    for _ in range(5):
-        queue.push_many([Message(payload=number, key=str(number % 3)) for number in range(40)])
-        ps.seal()
-    rests: list[None] = []
-    monkeypatch.setattr(Pace, "rest", lambda pace: rests.append(None))
-    monkeypatch.setattr(compaction, "ROWS_AT_ONCE_MIN", 50)
-
-    assert queue.compact().messages_removed == 197
-    assert len(rests) == 4

@@ -6,14 +6,11 @@ is given any more: the next compaction drops them.
 
 What is sealed is looked at only when it may be worth it: at most so many messages are superseded as were when it was
 looked at last, plus those that were sealed since.
-
-Reading the keys takes most of the time. While the shard is in use it rests after each step, three times as long as the
-step took: pushes have the processor and the interpreter to themselves most of the time. Otherwise it never rests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 
 
 PARTITIONS_AT_ONCE: Final = 256  # that learn of new places while the shard is held
-REST_SHARE: Final = 3  # of the time that a step took
 
 
 @dataclass(slots=True)
@@ -47,28 +43,11 @@ class Look:
     left: int  # superseded ones that stayed
 
 
-class Pace:
-    """Rests after a step if something was written during it or the rest before. `wait` waits for some seconds."""
-
-    def __init__(self, shard: Shard, wait: Callable[[float], object]) -> None:
-        self._shard = shard
-        self._wait = wait
-        self._sequence = shard.core.sequence
-        self._began = shard.clock.monotonic()
-
-    def rest(self) -> None:
-        sequence, self._sequence = self._sequence, self._shard.core.sequence
-        if sequence != self._sequence:
-            self._wait(REST_SHARE * (self._shard.clock.monotonic() - self._began) / 1_000_000)
-        self._began = self._shard.clock.monotonic()
-
-
 class Compactor:
-    """Compacts one queue after the other. One thread at a time may call it. `wait` waits for some seconds."""
+    """Compacts one queue after the other. One thread at a time may call it."""
 
-    def __init__(self, shard: Shard, wait: Callable[[float], object]) -> None:
+    def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._wait = wait
         self._looks: dict[int, Look] = {}
 
     def due(self) -> list[Queue]:
@@ -105,8 +84,7 @@ class Compactor:
             for number, bound in bounds.items():
                 bound.shrink(shard.core, queue, number)
         until = now - round(queue.options.tombstone_seconds * 1_000_000)
-        planner = store.planner(until, Pace(shard, self._wait).rest)
-        plan = planner.plan(extents, {number: bound.end for number, bound in bounds.items()})
+        plan = store.planner(until).plan(extents, {number: bound.end for number, bound in bounds.items()})
         is_worth_it = plan.removable > 0 and plan.removable >= ratio * plan.stored
         if is_worth_it:
             self._remove(queue, plan, bounds)

@@ -94,10 +94,6 @@ class Sleeper:
     def wake(self) -> None:
         self._wake.set()
 
-    def pause(self, seconds: float) -> None:
-        """Wait in the middle of a round, unless it is to stop."""
-        self._stopping.wait(seconds)
-
     def stop(self) -> None:
         self._stopping.set()
         self._wake.set()
@@ -237,7 +233,7 @@ class Storekeeper:
         self._seals = True  # whether sealing worked when it was tried last
         self._unplaced: tuple[list[SealedExtent], int] | None = None  # sealed, and partitions do not know it yet
         self.sleeper = Sleeper("storekeeper", self.tick, shard.is_over)
-        self._compactor = Compactor(shard, self.sleeper.pause)
+        self._compactor = Compactor(shard)
         shard.journal.on_rotate = self._rotated
 
     def start(self) -> None:

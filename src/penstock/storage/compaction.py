@@ -64,16 +64,12 @@ class _Rows(NamedTuple):
 
 
 class Planner:
-    """Reads the keys of one queue. Tombstones that were pushed up to `tombstones_until` may go.
+    """Reads the keys of one queue. Tombstones that were pushed up to `tombstones_until` may go."""
 
-    `rest` is called after each portion.
-    """
-
-    def __init__(self, reader: SegmentReader, file_of: FileOf, tombstones_until: int, rest: Callable[[], None]) -> None:
+    def __init__(self, reader: SegmentReader, file_of: FileOf, tombstones_until: int) -> None:
         self._reader = reader
         self._file_of = file_of
         self._tombstones_until = tombstones_until
-        self._rest = rest
         # Partitions that follow each other share row groups.
         self._tables: ByteCache[tuple[str, int], pa.Table] = ByteCache(limits.segment_cache_bytes)
 
@@ -100,7 +96,6 @@ class Planner:
             may_go = offsets < end
             ranges.append(Ranges.of_offsets(offsets[superseded & may_go]))
             tombstones.append(offsets[old & ~superseded & may_go])
-            self._rest()
         # The newest portion came first.
         firsts, ends = (np.concatenate([getattr(part, name) for part in ranges[::-1]]) for name in ("firsts", "ends"))
         return PartitionPlan(Ranges(firsts, ends), np.concatenate(tombstones[::-1]))

@@ -250,9 +250,9 @@ class SegmentStore:
         release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
-    def planner(self, tombstones_until: int, rest: Callable[[], None]) -> compaction.Planner:
-        """Finds what is superseded, and tombstones that were pushed up to an instant; rests after each step."""
-        return compaction.Planner(self._reader, self._file, tombstones_until, rest)
+    def planner(self, tombstones_until: int) -> compaction.Planner:
+        """Finds what is superseded, and tombstones that were pushed up to an instant."""
+        return compaction.Planner(self._reader, self._file, tombstones_until)
 
     def drop(self, queue: int, removed: compaction.Removed, replaced: Replaced) -> Freed:
         """Rewrite the files of a queue without what is removed; all of them are replaced at once.
