@@ -459,7 +459,7 @@ def to_micros(value: Any, name: str) -> int:
         raise InvalidField(f"{name}: {value!r} is not a time with a zone", hint=hint)
     delta = value - _EPOCH
     micros = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-    if not _FIRST <= micros <= _LAST:  # its zone moves it out of the years 1 to 9999, where no datetime can be
+    if not _FIRST <= micros <= limits.instant_us_max:  # its zone moves it out of the years 1 to 9999
         raise InvalidField(f"{name}: {value.isoformat()} is not a time", hint="use a year from 1 to 9999 in UTC")
     return micros
 
@@ -471,7 +471,6 @@ def to_datetime(micros: int) -> datetime:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

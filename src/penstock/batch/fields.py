@@ -114,8 +114,6 @@ def deliver_at_us(value: Any) -> int:
     micros = to_micros(value, "deliver_at")
     if micros < 0:
         raise InvalidField(f"deliver_at: {value} is before 1970")
-    if micros > limits.instant_us_max:
-        raise InvalidField(f"deliver_at: {value} is after the year 9999")
     return micros
 
 
