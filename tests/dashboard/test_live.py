@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import WebSocketRoute, expect
 
 HIDE = """() => {
   Object.defineProperty(document, "hidden", { value: %s, configurable: true });
@@ -47,8 +47,9 @@ def test_a_hidden_tab_unsubscribes_after_a_minute_and_comes_back(opener, shop):
 
 
 def test_a_page_that_is_paused_stands_still_and_says_how_old_its_data_is(dashboard, shop):
+    shop.push("before.the.pause", 1)
     dashboard.open("queues", "Queues")
-    expect(dashboard.page.locator(".live")).to_contain_text("Live")
+    expect(dashboard.row("Queues", "before.the.pause")).to_have_count(1)
     dashboard.page.keyboard.press(".")
     expect(dashboard.page.locator(".live")).to_contain_text("Paused")
     shop.push("while.paused", 1)
@@ -56,6 +57,27 @@ def test_a_page_that_is_paused_stands_still_and_says_how_old_its_data_is(dashboa
     expect(dashboard.row("Queues", "while.paused")).to_have_count(0)
     dashboard.page.keyboard.press(".")
     expect(dashboard.row("Queues", "while.paused")).to_have_count(1)
+
+
+def test_a_page_that_is_paused_before_its_first_data_still_gets_it(dashboard, shop):
+    shop.push("before.the.page", 1)
+    held: list[tuple[WebSocketRoute, str]] = []
+    is_released = False
+
+    def connect(browser: WebSocketRoute) -> None:
+        browser.connect_to_server().on_message(
+            lambda text: browser.send(text) if is_released else held.append((browser, text))
+        )
+
+    dashboard.page.route_web_socket(re.compile("/stream"), connect)
+    dashboard.open("queues", "Queues")
+    expect(dashboard.page.locator(".live")).to_contain_text("Live")
+    dashboard.page.keyboard.press(".")
+    expect(dashboard.page.locator(".live")).to_contain_text("Paused")
+    is_released = True
+    for browser, text in held:
+        browser.send(text)
+    expect(dashboard.row("Queues", "before.the.page")).to_have_count(1)
 
 
 def test_where_no_socket_can_be_had_the_page_asks_every_few_seconds(opener, shop):

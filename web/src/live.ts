@@ -14,11 +14,12 @@ interface Subscriber {
   request: Record<string, unknown>;
   onEvent: (event: LiveEvent) => void;
   poll: () => void;
+  hasData: boolean;
 }
 
 export type Connection = "connecting" | "live" | "polling" | "offline";
 export const connection = signal<Connection>("connecting");
-/** While true, events are not shown: the page stands still. */
+/** While true, a page that has its first data stands still. */
 export const isPaused = signal(false);
 
 const HIDDEN_MS = 60_000;
@@ -38,7 +39,7 @@ let hiddenTimer = 0;
 /** Listen to events of the given topics; `poll` fetches the same by HTTP where there is no socket. Returns how to stop. */
 export function subscribe(request: Record<string, unknown>, onEvent: Subscriber["onEvent"], poll: () => void): () => void {
   const name = `s${++sequence}`;
-  subscribers.set(name, { request, onEvent, poll });
+  subscribers.set(name, { request, onEvent, poll, hasData: false });
   if (socket?.readyState === WebSocket.OPEN) send(name);
   else if (socket === null) open();
   if (connection.value === "polling") poll();
@@ -88,8 +89,11 @@ function receive(message: LiveEvent & { subscription?: string }): void {
   const subscriber = subscribers.get(message.subscription ?? "");
   if (!subscriber || message["type"] !== "event") return;
   setServerTime(message.at);
+  // Paused before its first data, a page would stay empty until it is resumed.
+  if (isPaused.value && subscriber.hasData) return;
+  subscriber.hasData = true;
   if (message.missed) subscriber.poll();
-  if (!isPaused.value) subscriber.onEvent(message);
+  subscriber.onEvent(message);
 }
 
 /** Without a subscription, as some may not have one, it is asked for every few seconds; or the session has ended. */
