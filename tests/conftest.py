@@ -58,9 +58,10 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc] # it publishes no
         return "Spark" if SPARK in path.parents else nodeid
 
 
-# Brokers of tests announce themselves there, and not to the programs of whoever runs the tests.
+# Brokers of tests announce themselves there, and not to the programs of whoever runs the tests; nor do tests see entries
+# that earlier brokers left.
 RUNTIME = tempfile.TemporaryDirectory(prefix="penstock-runtime-")
-os.environ["XDG_RUNTIME_DIR"] = RUNTIME.name
+os.environ["XDG_RUNTIME_DIR"] = os.environ["XDG_STATE_HOME"] = RUNTIME.name
 
 settings.register_profile("ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -157,6 +157,8 @@ def test_without_a_runtime_directory_the_users_state_directory_serves_and_never_
     assert not any(str(path).startswith(("/tmp/", "/var/tmp")) for path in directories({"HOME": "/srv/x"}))
     relative = {"XDG_RUNTIME_DIR": "run", "HOME": str(tmp_path)}
     assert list(directories(relative)) == list(directories(home))
+    moved = home | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert [*directories(moved)][-1] == tmp_path / "state" / "penstock"
 
 
 def test_a_directory_that_cannot_be_made_private_means_no_entry(environment, tmp_path, monkeypatch):

@@ -101,6 +101,10 @@ def directories(environment: Mapping[str, str]) -> Iterator[Path]:
     usual = Path(f"/run/user/{os.getuid()}")
     if usual.is_dir():
         yield usual / "penstock"
+    state = environment.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state):
+        yield Path(state) / "penstock"
+        return
     home = environment.get("HOME") or os.path.expanduser("~")
     if os.path.isabs(home):
         yield Path(home) / ".local" / "state" / "penstock"
