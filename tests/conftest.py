@@ -58,8 +58,8 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc] # it publishes no
         return "Spark" if SPARK in path.parents else nodeid
 
 
-# Brokers of tests announce themselves there, and not to the programs of whoever runs the tests; nor do tests see entries
-# that earlier brokers left.
+# Brokers of tests announce themselves there, and not to the programs of whoever runs the tests. Nor do tests see
+# entries that earlier brokers left.
 RUNTIME = tempfile.TemporaryDirectory(prefix="penstock-runtime-")
 os.environ["XDG_RUNTIME_DIR"] = os.environ["XDG_STATE_HOME"] = RUNTIME.name
 
