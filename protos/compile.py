@@ -6,6 +6,7 @@ that the compiler writes would refuse every runtime older than the compiler, so 
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parent.parent
 PROTOS = ROOT / "protos"
 OUT = ROOT / "src" / "penstock" / "server" / "grpc" / "generated"
 SOURCES = ("queues", "tasks")
+# The numbers and the slots of fields: two fifths of the compiler's stubs, and of no use to a type checker.
+_UNUSED = re.compile(r" +(?:\w+_FIELD_NUMBER: .*|__slots__ = .*)\n")
 
 
 def compile_descriptors(source: str, out: Path) -> bytes:
@@ -29,7 +32,8 @@ def compile_types(source: str, folder: Path) -> Path:
     _run(source, f"--pyi_out={folder}")
     types = folder / "penstock" / "v1" / f"{source}_pb2.pyi"
     text = types.read_text(encoding="utf-8")
-    types.write_text(text.replace("from penstock.v1 import", "from penstock.server.grpc.generated import"))
+    text = text.replace("from penstock.v1 import", "from penstock.server.grpc.generated import")
+    types.write_text(_UNUSED.sub("", text), encoding="utf-8")
     return types
 
 

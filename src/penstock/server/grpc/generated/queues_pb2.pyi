@@ -12,7 +12,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ContentType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     CONTENT_TYPE_BYTES: _ClassVar[ContentType]
     CONTENT_TYPE_JSON: _ClassVar[ContentType]
     CONTENT_TYPE_TEXT: _ClassVar[ContentType]
@@ -20,19 +19,16 @@ class ContentType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTENT_TYPE_TOMBSTONE: _ClassVar[ContentType]
 
 class OnError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     ON_ERROR_FAIL: _ClassVar[OnError]
     ON_ERROR_SKIP: _ClassVar[OnError]
 
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     DURABILITY_DEFAULT: _ClassVar[Durability]
     DURABILITY_FSYNC: _ClassVar[Durability]
     DURABILITY_INTERVAL: _ClassVar[Durability]
     DURABILITY_OS: _ClassVar[Durability]
 
 class QueueOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     QUEUE_ORDER_FAIR: _ClassVar[QueueOrder]
     QUEUE_ORDER_LISTED: _ClassVar[QueueOrder]
 CONTENT_TYPE_BYTES: ContentType
@@ -50,26 +46,10 @@ QUEUE_ORDER_FAIR: QueueOrder
 QUEUE_ORDER_LISTED: QueueOrder
 
 class NewMessage(_message.Message):
-    __slots__ = ("payload", "content_type", "key", "priority", "delay_ms", "deliver_at", "ttl_ms", "headers", "dedup_key", "partition", "max_attempts", "trace")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-    DELIVER_AT_FIELD_NUMBER: _ClassVar[int]
-    TTL_MS_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
     payload: bytes
     content_type: ContentType
     key: str
@@ -85,14 +65,6 @@ class NewMessage(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., dedup_key: _Optional[str] = ..., partition: _Optional[str] = ..., max_attempts: _Optional[int] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("queue", "messages", "payloads", "batch", "partition", "durability", "on_error")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     queue: str
     messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
@@ -103,38 +75,17 @@ class PushRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., batch: _Optional[bytes] = ..., partition: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., on_error: _Optional[_Union[OnError, str]] = ...) -> None: ...
 
 class PushResponse(_message.Message):
-    __slots__ = ("ids", "duplicates", "failures")
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
-    FAILURES_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     duplicates: _containers.RepeatedScalarFieldContainer[int]
     failures: _containers.RepeatedCompositeFieldContainer[PushFailure]
     def __init__(self, ids: _Optional[_Iterable[str]] = ..., duplicates: _Optional[_Iterable[int]] = ..., failures: _Optional[_Iterable[_Union[PushFailure, _Mapping]]] = ...) -> None: ...
 
 class PushFailure(_message.Message):
-    __slots__ = ("place", "error")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     place: int
     error: Error
     def __init__(self, place: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes", "start", "task_types")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MAX_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     max: int
@@ -151,18 +102,6 @@ class LeaseRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseQueuesRequest(_message.Message):
-    __slots__ = ("queues", "order", "group", "max", "wait_ms", "lease_ms", "consumer", "auto_ack", "max_bytes", "start", "task_types")
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MAX_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
-    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     order: QueueOrder
     group: str
@@ -177,40 +116,20 @@ class LeaseQueuesRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseQueuesResponse(_message.Message):
-    __slots__ = ("leases",)
-    LEASES_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[LeaseResponse]
     def __init__(self, leases: _Optional[_Iterable[_Union[LeaseResponse, _Mapping]]] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
-    __slots__ = ("lease_id", "expires_at", "deliveries")
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     expires_at: _timestamp_pb2.Timestamp
     deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
     def __init__(self, lease_id: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("id", "receipt", "payload", "content_type", "attempt", "key", "priority", "headers", "trace", "pushed_at")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    ID_FIELD_NUMBER: _ClassVar[int]
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    PUSHED_AT_FIELD_NUMBER: _ClassVar[int]
     id: str
     receipt: str
     payload: bytes
@@ -224,14 +143,6 @@ class Delivery(_message.Message):
     def __init__(self, id: _Optional[str] = ..., receipt: _Optional[str] = ..., payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., attempt: _Optional[int] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., trace: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("receipts", "lease_id", "ack", "nack", "reject", "release", "snooze")
-    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    ACK_FIELD_NUMBER: _ClassVar[int]
-    NACK_FIELD_NUMBER: _ClassVar[int]
-    REJECT_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    SNOOZE_FIELD_NUMBER: _ClassVar[int]
     receipts: _containers.RepeatedScalarFieldContainer[str]
     lease_id: str
     ack: Ack
@@ -242,59 +153,38 @@ class Settlement(_message.Message):
     def __init__(self, receipts: _Optional[_Iterable[str]] = ..., lease_id: _Optional[str] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., reject: _Optional[_Union[Reject, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., snooze: _Optional[_Union[Snooze, _Mapping]] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class Nack(_message.Message):
-    __slots__ = ("delay_ms", "error")
-    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     delay_ms: int
     error: str
     def __init__(self, delay_ms: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class Reject(_message.Message):
-    __slots__ = ("reason",)
-    REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class Snooze(_message.Message):
-    __slots__ = ("delay_ms",)
-    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     delay_ms: int
     def __init__(self, delay_ms: _Optional[int] = ...) -> None: ...
 
 class SettleRequest(_message.Message):
-    __slots__ = ("settlements",)
-    SETTLEMENTS_FIELD_NUMBER: _ClassVar[int]
     settlements: _containers.RepeatedCompositeFieldContainer[Settlement]
     def __init__(self, settlements: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ...) -> None: ...
 
 class SettleResponse(_message.Message):
-    __slots__ = ("results",)
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[SettleResult]
     def __init__(self, results: _Optional[_Iterable[_Union[SettleResult, _Mapping]]] = ...) -> None: ...
 
 class SettleResult(_message.Message):
-    __slots__ = ("receipt", "error")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     receipt: str
     error: Error
     def __init__(self, receipt: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "hint", "retry_after_ms")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    HINT_FIELD_NUMBER: _ClassVar[int]
-    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     hint: str
@@ -302,44 +192,22 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class ExtendRequest(_message.Message):
-    __slots__ = ("receipts", "lease_ids", "lease_ms")
-    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     receipts: _containers.RepeatedScalarFieldContainer[str]
     lease_ids: _containers.RepeatedScalarFieldContainer[str]
     lease_ms: int
     def __init__(self, receipts: _Optional[_Iterable[str]] = ..., lease_ids: _Optional[_Iterable[str]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class ExtendResponse(_message.Message):
-    __slots__ = ("results",)
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ExtendResult]
     def __init__(self, results: _Optional[_Iterable[_Union[ExtendResult, _Mapping]]] = ...) -> None: ...
 
 class ExtendResult(_message.Message):
-    __slots__ = ("receipt", "expires_at", "error")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     receipt: str
     expires_at: _timestamp_pb2.Timestamp
     error: Error
     def __init__(self, receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("queue", "group", "batch", "lease_ms", "consumer", "partitions", "auto_ack", "credit", "start", "queues", "order")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
-    CREDIT_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    ORDER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     batch: int
@@ -354,12 +222,6 @@ class StreamOpen(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., credit: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., queues: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[QueueOrder, str]] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
-    __slots__ = ("id", "open", "credit", "settle", "extend")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    OPEN_FIELD_NUMBER: _ClassVar[int]
-    CREDIT_FIELD_NUMBER: _ClassVar[int]
-    SETTLE_FIELD_NUMBER: _ClassVar[int]
-    EXTEND_FIELD_NUMBER: _ClassVar[int]
     id: int
     open: StreamOpen
     credit: int
@@ -368,13 +230,6 @@ class StreamRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., open: _Optional[_Union[StreamOpen, _Mapping]] = ..., credit: _Optional[int] = ..., settle: _Optional[_Union[Settlement, _Mapping]] = ..., extend: _Optional[_Union[ExtendRequest, _Mapping]] = ...) -> None: ...
 
 class StreamResponse(_message.Message):
-    __slots__ = ("id", "lease", "settled", "extended", "goodbye", "error")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_FIELD_NUMBER: _ClassVar[int]
-    EXTENDED_FIELD_NUMBER: _ClassVar[int]
-    GOODBYE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     id: int
     lease: LeaseResponse
     settled: SettleResponse
@@ -384,36 +239,22 @@ class StreamResponse(_message.Message):
     def __init__(self, id: _Optional[int] = ..., lease: _Optional[_Union[LeaseResponse, _Mapping]] = ..., settled: _Optional[_Union[SettleResponse, _Mapping]] = ..., extended: _Optional[_Union[ExtendResponse, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("operations",)
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("push", "settle")
-    PUSH_FIELD_NUMBER: _ClassVar[int]
-    SETTLE_FIELD_NUMBER: _ClassVar[int]
     push: PushRequest
     settle: Settlement
     def __init__(self, push: _Optional[_Union[PushRequest, _Mapping]] = ..., settle: _Optional[_Union[Settlement, _Mapping]] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
-    __slots__ = ("pushes",)
-    PUSHES_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PushResponse]
     def __init__(self, pushes: _Optional[_Iterable[_Union[PushResponse, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("queue", "partition", "offset", "timestamp", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     partition: str
     offset: int
@@ -422,59 +263,30 @@ class ReadRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class PeekRequest(_message.Message):
-    __slots__ = ("queue", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     limit: int
     def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GetLatestRequest(_message.Message):
-    __slots__ = ("queue", "key")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
     queue: str
     key: str
     def __init__(self, queue: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class ListDelayedRequest(_message.Message):
-    __slots__ = ("queue", "limit", "include")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    INCLUDE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     limit: int
     include: str
     def __init__(self, queue: _Optional[str] = ..., limit: _Optional[int] = ..., include: _Optional[str] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("messages",)
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[StoredMessage]
     def __init__(self, messages: _Optional[_Iterable[_Union[StoredMessage, _Mapping]]] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("id", "payload", "content_type", "key", "priority", "headers", "dedup_key", "max_attempts", "trace", "pushed_at", "available_at", "expires_at", "retry")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
-    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    PUSHED_AT_FIELD_NUMBER: _ClassVar[int]
-    AVAILABLE_AT_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    RETRY_FIELD_NUMBER: _ClassVar[int]
     id: str
     payload: bytes
     content_type: ContentType
@@ -491,13 +303,6 @@ class StoredMessage(_message.Message):
     def __init__(self, id: _Optional[str] = ..., payload: _Optional[bytes] = ..., content_type: _Optional[_Union[ContentType, str]] = ..., key: _Optional[str] = ..., priority: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., dedup_key: _Optional[str] = ..., max_attempts: _Optional[int] = ..., trace: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., available_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ...) -> None: ...
 
 class Retry(_message.Message):
-    __slots__ = ("group", "attempt", "due_at", "reason", "error", "failed_at")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
     group: str
     attempt: int
     due_at: _timestamp_pb2.Timestamp
@@ -507,25 +312,14 @@ class Retry(_message.Message):
     def __init__(self, group: _Optional[str] = ..., attempt: _Optional[int] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WhyRequest(_message.Message):
-    __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class WhyResponse(_message.Message):
-    __slots__ = ("reasons",)
-    REASONS_FIELD_NUMBER: _ClassVar[int]
     reasons: _containers.RepeatedCompositeFieldContainer[Reason]
     def __init__(self, reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ...) -> None: ...
 
 class Reason(_message.Message):
-    __slots__ = ("group", "code", "text", "outcome", "error", "due_at")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
     group: str
     code: str
     text: str
@@ -535,36 +329,18 @@ class Reason(_message.Message):
     def __init__(self, group: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WhyQueueRequest(_message.Message):
-    __slots__ = ("queue", "group", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     limit: int
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class QueueWait(_message.Message):
-    __slots__ = ("queue", "at", "groups")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     at: _timestamp_pb2.Timestamp
     groups: _containers.RepeatedCompositeFieldContainer[GroupWait]
     def __init__(self, queue: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupWait, _Mapping]]] = ...) -> None: ...
 
 class GroupWait(_message.Message):
-    __slots__ = ("group", "open", "leased", "waiting", "settled_per_second", "eta_ms", "examined", "is_complete", "reasons")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    OPEN_FIELD_NUMBER: _ClassVar[int]
-    LEASED_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    ETA_MS_FIELD_NUMBER: _ClassVar[int]
-    EXAMINED_FIELD_NUMBER: _ClassVar[int]
-    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
-    REASONS_FIELD_NUMBER: _ClassVar[int]
     group: str
     open: int
     leased: int
@@ -577,18 +353,6 @@ class GroupWait(_message.Message):
     def __init__(self, group: _Optional[str] = ..., open: _Optional[int] = ..., leased: _Optional[int] = ..., waiting: _Optional[int] = ..., settled_per_second: _Optional[float] = ..., eta_ms: _Optional[int] = ..., examined: _Optional[int] = ..., is_complete: _Optional[bool] = ..., reasons: _Optional[_Iterable[_Union[WaitReason, _Mapping]]] = ...) -> None: ...
 
 class WaitReason(_message.Message):
-    __slots__ = ("code", "count", "text", "key", "in_flight", "limit", "since", "until", "eta_ms", "holders", "sample")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    ETA_MS_FIELD_NUMBER: _ClassVar[int]
-    HOLDERS_FIELD_NUMBER: _ClassVar[int]
-    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     code: str
     count: int
     text: str
@@ -603,11 +367,6 @@ class WaitReason(_message.Message):
     def __init__(self, code: _Optional[str] = ..., count: _Optional[int] = ..., text: _Optional[str] = ..., key: _Optional[str] = ..., in_flight: _Optional[int] = ..., limit: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., eta_ms: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., sample: _Optional[str] = ...) -> None: ...
 
 class Holder(_message.Message):
-    __slots__ = ("consumer", "messages", "since", "expires_at")
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     messages: int
     since: _timestamp_pb2.Timestamp
@@ -615,12 +374,6 @@ class Holder(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., messages: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
-    __slots__ = ("queue", "group", "key", "prefix", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    PREFIX_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     key: str
@@ -629,15 +382,6 @@ class ListKeysRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., key: _Optional[str] = ..., prefix: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListKeysResponse(_message.Message):
-    __slots__ = ("queue", "group", "at", "keys", "distinct", "without_key", "examined", "is_complete")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    DISTINCT_FIELD_NUMBER: _ClassVar[int]
-    WITHOUT_KEY_FIELD_NUMBER: _ClassVar[int]
-    EXAMINED_FIELD_NUMBER: _ClassVar[int]
-    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     at: _timestamp_pb2.Timestamp
@@ -649,17 +393,6 @@ class ListKeysResponse(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., keys: _Optional[_Iterable[_Union[KeyBacklog, _Mapping]]] = ..., distinct: _Optional[int] = ..., without_key: _Optional[int] = ..., examined: _Optional[int] = ..., is_complete: _Optional[bool] = ...) -> None: ...
 
 class KeyBacklog(_message.Message):
-    __slots__ = ("key", "backlog", "in_flight", "waiting", "code", "oldest_at", "oldest_id", "in_flight_max", "rate_per_second", "holders")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    BACKLOG_FIELD_NUMBER: _ClassVar[int]
-    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    OLDEST_AT_FIELD_NUMBER: _ClassVar[int]
-    OLDEST_ID_FIELD_NUMBER: _ClassVar[int]
-    IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
-    RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    HOLDERS_FIELD_NUMBER: _ClassVar[int]
     key: str
     backlog: int
     in_flight: int
@@ -673,17 +406,10 @@ class KeyBacklog(_message.Message):
     def __init__(self, key: _Optional[str] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., code: _Optional[str] = ..., oldest_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., oldest_id: _Optional[str] = ..., in_flight_max: _Optional[int] = ..., rate_per_second: _Optional[float] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
 
 class GetAccountRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class QueueAccount(_message.Message):
-    __slots__ = ("queue", "at", "is_balanced", "groups")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    IS_BALANCED_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     at: _timestamp_pb2.Timestamp
     is_balanced: bool
@@ -691,14 +417,6 @@ class QueueAccount(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_balanced: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupAccount, _Mapping]]] = ...) -> None: ...
 
 class GroupAccount(_message.Message):
-    __slots__ = ("group", "accepted", "acked", "dead", "dropped", "open", "difference")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    ACKED_FIELD_NUMBER: _ClassVar[int]
-    DEAD_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
-    OPEN_FIELD_NUMBER: _ClassVar[int]
-    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     accepted: int
     acked: int
@@ -709,33 +427,15 @@ class GroupAccount(_message.Message):
     def __init__(self, group: _Optional[str] = ..., accepted: _Optional[int] = ..., acked: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ..., open: _Optional[int] = ..., difference: _Optional[int] = ...) -> None: ...
 
 class GetMessageRequest(_message.Message):
-    __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class MessageDetails(_message.Message):
-    __slots__ = ("message", "groups")
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     message: StoredMessage
     groups: _containers.RepeatedCompositeFieldContainer[MessageState]
     def __init__(self, message: _Optional[_Union[StoredMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[MessageState, _Mapping]]] = ...) -> None: ...
 
 class MessageState(_message.Message):
-    __slots__ = ("group", "state", "code", "text", "attempts", "outcome", "error", "failed_at", "due_at", "consumer", "leased_at", "expires_at")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    LEASED_AT_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     code: str
@@ -751,29 +451,15 @@ class MessageState(_message.Message):
     def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., attempts: _Optional[int] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., consumer: _Optional[str] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListMessageEventsRequest(_message.Message):
-    __slots__ = ("id", "limit")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     id: str
     limit: int
     def __init__(self, id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListMessageEventsResponse(_message.Message):
-    __slots__ = ("events",)
-    EVENTS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[MessageEvent]
     def __init__(self, events: _Optional[_Iterable[_Union[MessageEvent, _Mapping]]] = ...) -> None: ...
 
 class MessageEvent(_message.Message):
-    __slots__ = ("at", "what", "group", "attempt", "consumer", "error", "due_at", "letter")
-    AT_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
-    LETTER_FIELD_NUMBER: _ClassVar[int]
     at: _timestamp_pb2.Timestamp
     what: str
     group: str
@@ -785,12 +471,6 @@ class MessageEvent(_message.Message):
     def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., what: _Optional[str] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., consumer: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., letter: _Optional[str] = ...) -> None: ...
 
 class FindMessagesRequest(_message.Message):
-    __slots__ = ("queue", "key", "trace", "limit", "look_back")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    LOOK_BACK_FIELD_NUMBER: _ClassVar[int]
     queue: str
     key: str
     trace: str
@@ -799,11 +479,6 @@ class FindMessagesRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., key: _Optional[str] = ..., trace: _Optional[str] = ..., limit: _Optional[int] = ..., look_back: _Optional[int] = ...) -> None: ...
 
 class FindMessagesResponse(_message.Message):
-    __slots__ = ("timelines", "examined", "looked_back_to", "is_complete")
-    TIMELINES_FIELD_NUMBER: _ClassVar[int]
-    EXAMINED_FIELD_NUMBER: _ClassVar[int]
-    LOOKED_BACK_TO_FIELD_NUMBER: _ClassVar[int]
-    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     timelines: _containers.RepeatedCompositeFieldContainer[Timeline]
     examined: int
     looked_back_to: _timestamp_pb2.Timestamp
@@ -811,20 +486,10 @@ class FindMessagesResponse(_message.Message):
     def __init__(self, timelines: _Optional[_Iterable[_Union[Timeline, _Mapping]]] = ..., examined: _Optional[int] = ..., looked_back_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_complete: _Optional[bool] = ...) -> None: ...
 
 class MessageFilter(_message.Message):
-    __slots__ = ("since", "until", "key", "headers", "text", "trace")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
     since: _timestamp_pb2.Timestamp
     until: _timestamp_pb2.Timestamp
     key: str
@@ -834,14 +499,6 @@ class MessageFilter(_message.Message):
     def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., text: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class SearchMessagesRequest(_message.Message):
-    __slots__ = ("queue", "filter", "state", "group", "limit", "look_back", "cursor")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    LOOK_BACK_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: MessageFilter
     state: str
@@ -852,11 +509,6 @@ class SearchMessagesRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., state: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ..., look_back: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class SearchMessagesResponse(_message.Message):
-    __slots__ = ("messages", "cursor", "examined", "looked_back_to")
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    EXAMINED_FIELD_NUMBER: _ClassVar[int]
-    LOOKED_BACK_TO_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[StoredMessage]
     cursor: str
     examined: int
@@ -864,12 +516,6 @@ class SearchMessagesResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[StoredMessage, _Mapping]]] = ..., cursor: _Optional[str] = ..., examined: _Optional[int] = ..., looked_back_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Timeline(_message.Message):
-    __slots__ = ("id", "pushed_at", "key", "trace", "events")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PUSHED_AT_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    EVENTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     pushed_at: _timestamp_pb2.Timestamp
     key: str
@@ -878,20 +524,10 @@ class Timeline(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pushed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., key: _Optional[str] = ..., trace: _Optional[str] = ..., events: _Optional[_Iterable[_Union[MessageEvent, _Mapping]]] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("queue", "messages", "partitions", "bytes_stored", "paused", "groups", "push_paused")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_STORED_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
-    PUSH_PAUSED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     messages: int
     partitions: int
@@ -902,26 +538,10 @@ class GetStatsResponse(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., messages: _Optional[int] = ..., partitions: _Optional[int] = ..., bytes_stored: _Optional[int] = ..., paused: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupStats, _Mapping]]] = ..., push_paused: _Optional[bool] = ...) -> None: ...
 
 class GroupStats(_message.Message):
-    __slots__ = ("name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag", "oldest_unsettled_at", "paused")
     class DroppedByEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    READY_FIELD_NUMBER: _ClassVar[int]
-    LEASED_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    ACKED_FIELD_NUMBER: _ClassVar[int]
-    DEAD_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_BY_FIELD_NUMBER: _ClassVar[int]
-    LAG_FIELD_NUMBER: _ClassVar[int]
-    OLDEST_UNSETTLED_AT_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     messages: int
     ready: int
@@ -937,21 +557,11 @@ class GroupStats(_message.Message):
     def __init__(self, name: _Optional[str] = ..., messages: _Optional[int] = ..., ready: _Optional[int] = ..., leased: _Optional[int] = ..., waiting: _Optional[int] = ..., acked: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ..., dropped_by: _Optional[_Mapping[str, int]] = ..., lag: _Optional[int] = ..., oldest_unsettled_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
-    __slots__ = ("queues", "interval_ms")
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     interval_ms: int
     def __init__(self, queues: _Optional[_Iterable[str]] = ..., interval_ms: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("type", "queue", "group", "at", "counters", "missed")
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    COUNTERS_FIELD_NUMBER: _ClassVar[int]
-    MISSED_FIELD_NUMBER: _ClassVar[int]
     type: str
     queue: str
     group: str
@@ -961,82 +571,50 @@ class Event(_message.Message):
     def __init__(self, type: _Optional[str] = ..., queue: _Optional[str] = ..., group: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counters: _Optional[_Iterable[_Union[GetStatsResponse, _Mapping]]] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class CreateQueueRequest(_message.Message):
-    __slots__ = ("queue", "options", "exist_ok")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    EXIST_OK_FIELD_NUMBER: _ClassVar[int]
     queue: str
     options: _struct_pb2.Struct
     exist_ok: bool
     def __init__(self, queue: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., exist_ok: _Optional[bool] = ...) -> None: ...
 
 class GetQueueRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class UpdateQueueRequest(_message.Message):
-    __slots__ = ("queue", "options")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     options: _struct_pb2.Struct
     def __init__(self, queue: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "options")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     options: _struct_pb2.Struct
     def __init__(self, name: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class DeleteQueueRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class DeleteQueueResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListQueuesRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListQueuesResponse(_message.Message):
-    __slots__ = ("queues",)
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListLeasesRequest(_message.Message):
-    __slots__ = ("queue", "group", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     limit: int
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListLeasesResponse(_message.Message):
-    __slots__ = ("leases",)
-    LEASES_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[HeldLease]
     def __init__(self, leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ...) -> None: ...
 
 class HeldLease(_message.Message):
-    __slots__ = ("lease_id", "group", "consumer", "leased_at", "expires_at", "messages", "partitions")
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    LEASED_AT_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     group: str
     consumer: str
@@ -1047,11 +625,6 @@ class HeldLease(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., group: _Optional[str] = ..., consumer: _Optional[str] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., messages: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
-    __slots__ = ("queue", "what", "group", "reason")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     queue: str
     what: str
     group: str
@@ -1059,75 +632,45 @@ class PauseRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., group: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PauseResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("queue", "what", "group")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
     queue: str
     what: str
     group: str
     def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class ResumeResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class PauseBrokerRequest(_message.Message):
-    __slots__ = ("what", "reason")
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     what: str
     reason: str
     def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ResumeBrokerRequest(_message.Message):
-    __slots__ = ("what",)
-    WHAT_FIELD_NUMBER: _ClassVar[int]
     what: str
     def __init__(self, what: _Optional[str] = ...) -> None: ...
 
 class PauseNamespaceRequest(_message.Message):
-    __slots__ = ("namespace", "what", "reason")
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     what: str
     reason: str
     def __init__(self, namespace: _Optional[str] = ..., what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ResumeNamespaceRequest(_message.Message):
-    __slots__ = ("namespace", "what")
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     what: str
     def __init__(self, namespace: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class ListPausesRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListPausesResponse(_message.Message):
-    __slots__ = ("pauses",)
-    PAUSES_FIELD_NUMBER: _ClassVar[int]
     pauses: _containers.RepeatedCompositeFieldContainer[Pause]
     def __init__(self, pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
 
 class Pause(_message.Message):
-    __slots__ = ("scope", "namespace", "queue", "group", "push", "delivery", "since", "reason")
-    SCOPE_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    PUSH_FIELD_NUMBER: _ClassVar[int]
-    DELIVERY_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     scope: str
     namespace: str
     queue: str
@@ -1139,27 +682,17 @@ class Pause(_message.Message):
     def __init__(self, scope: _Optional[str] = ..., namespace: _Optional[str] = ..., queue: _Optional[str] = ..., group: _Optional[str] = ..., push: _Optional[bool] = ..., delivery: _Optional[bool] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PurgeRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class PurgeResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class CompactQueueRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class CompactQueueResponse(_message.Message):
-    __slots__ = ("files_removed", "files_rewritten", "bytes_freed", "messages_removed")
-    FILES_REMOVED_FIELD_NUMBER: _ClassVar[int]
-    FILES_REWRITTEN_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FREED_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     files_removed: int
     files_rewritten: int
     bytes_freed: int
@@ -1167,22 +700,13 @@ class CompactQueueResponse(_message.Message):
     def __init__(self, files_removed: _Optional[int] = ..., files_rewritten: _Optional[int] = ..., bytes_freed: _Optional[int] = ..., messages_removed: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class Position(_message.Message):
-    __slots__ = ("earliest", "latest", "offset", "timestamp", "offsets")
-    EARLIEST_FIELD_NUMBER: _ClassVar[int]
-    LATEST_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     earliest: bool
     latest: bool
     offset: int
@@ -1191,24 +715,14 @@ class Position(_message.Message):
     def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., offsets: _Optional[_Union[PartitionOffsets, _Mapping]] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("offsets",)
     class OffsetsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.ScalarMap[str, int]
     def __init__(self, offsets: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
-    __slots__ = ("queue", "group", "start", "observes")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    OBSERVES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     start: Position
@@ -1216,27 +730,17 @@ class CreateGroupRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class CreateGroupResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("queue", "group")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class SeekRequest(_message.Message):
-    __slots__ = ("queue", "group", "to", "partition")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    TO_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     to: Position
@@ -1244,15 +748,9 @@ class SeekRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., to: _Optional[_Union[Position, _Mapping]] = ..., partition: _Optional[str] = ...) -> None: ...
 
 class SeekResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class PreviewSeekResponse(_message.Message):
-    __slots__ = ("redelivered", "skipped", "leased", "partitions")
-    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
-    SKIPPED_FIELD_NUMBER: _ClassVar[int]
-    LEASED_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     redelivered: int
     skipped: int
     leased: int
@@ -1260,13 +758,6 @@ class PreviewSeekResponse(_message.Message):
     def __init__(self, redelivered: _Optional[int] = ..., skipped: _Optional[int] = ..., leased: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionSeek, _Mapping]]] = ...) -> None: ...
 
 class PartitionSeek(_message.Message):
-    __slots__ = ("partition", "from_offset", "to_offset", "redelivered", "skipped", "leased")
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
-    SKIPPED_FIELD_NUMBER: _ClassVar[int]
-    LEASED_FIELD_NUMBER: _ClassVar[int]
     partition: str
     from_offset: int
     to_offset: int
@@ -1276,32 +767,19 @@ class PartitionSeek(_message.Message):
     def __init__(self, partition: _Optional[str] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., redelivered: _Optional[int] = ..., skipped: _Optional[int] = ..., leased: _Optional[int] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[Group]
     def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("name", "partitions")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionLag]
     def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionLag, _Mapping]]] = ...) -> None: ...
 
 class PartitionLag(_message.Message):
-    __slots__ = ("partition", "start_offset", "committed_offset", "end_offset", "lag")
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAG_FIELD_NUMBER: _ClassVar[int]
     partition: str
     start_offset: int
     committed_offset: int
@@ -1310,12 +788,6 @@ class PartitionLag(_message.Message):
     def __init__(self, partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("queue", "group", "member", "session_ms", "start")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     member: str
@@ -1324,12 +796,6 @@ class JoinRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., session_ms: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("queue", "group", "member", "generation", "held")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     member: str
@@ -1338,11 +804,6 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., held: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("queue", "group", "member", "generation")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     member: str
@@ -1350,16 +811,9 @@ class LeaveRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class LeaveResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("member", "generation", "assigned", "revoking", "heartbeat_ms")
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
-    REVOKING_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     member: str
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[str]
@@ -1368,25 +822,15 @@ class Assignment(_message.Message):
     def __init__(self, member: _Optional[str] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[str]] = ..., revoking: _Optional[_Iterable[str]] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
-    __slots__ = ("queue", "group")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class ListMembersResponse(_message.Message):
-    __slots__ = ("members",)
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member", "generation", "partitions", "last_heartbeat_at")
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    LAST_HEARTBEAT_AT_FIELD_NUMBER: _ClassVar[int]
     member: str
     generation: int
     partitions: _containers.RepeatedScalarFieldContainer[str]
@@ -1394,15 +838,6 @@ class Member(_message.Message):
     def __init__(self, member: _Optional[str] = ..., generation: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class LetterFilter(_message.Message):
-    __slots__ = ("group", "reason", "error_contains", "key", "since", "until", "ids", "signature")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CONTAINS_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     group: str
     reason: str
     error_contains: str
@@ -1414,21 +849,12 @@ class LetterFilter(_message.Message):
     def __init__(self, group: _Optional[str] = ..., reason: _Optional[str] = ..., error_contains: _Optional[str] = ..., key: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ids: _Optional[_Iterable[str]] = ..., signature: _Optional[str] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
-    __slots__ = ("queue", "filter", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: LetterFilter
     limit: int
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class RedriveRequest(_message.Message):
-    __slots__ = ("queue", "filter", "per_second", "limit")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: LetterFilter
     per_second: float
@@ -1436,31 +862,21 @@ class RedriveRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., per_second: _Optional[float] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class RedriveResponse(_message.Message):
-    __slots__ = ("count",)
-    COUNT_FIELD_NUMBER: _ClassVar[int]
     count: int
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class ReplaceDeadLettersRequest(_message.Message):
-    __slots__ = ("queue", "ids", "messages")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     ids: _containers.RepeatedScalarFieldContainer[str]
     messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
     def __init__(self, queue: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ...) -> None: ...
 
 class ReplaceDeadLettersResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class PurgeDeadLettersRequest(_message.Message):
-    __slots__ = ("queue",)
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     def __init__(self, queue: _Optional[str] = ...) -> None: ...
 
 class PurgeDeadLettersResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...

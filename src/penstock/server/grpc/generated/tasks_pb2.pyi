@@ -12,7 +12,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
     TASK_STATE_SCHEDULED: _ClassVar[TaskState]
     TASK_STATE_PENDING: _ClassVar[TaskState]
@@ -24,13 +23,11 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_CANCELLED: _ClassVar[TaskState]
 
 class Takes(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     TAKES_NONE: _ClassVar[Takes]
     TAKES_ONE: _ClassVar[Takes]
     TAKES_ALL: _ClassVar[Takes]
 
 class Missed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     MISSED_SKIP: _ClassVar[Missed]
     MISSED_CATCH_UP: _ClassVar[Missed]
 TASK_STATE_UNSPECIFIED: TaskState
@@ -49,35 +46,10 @@ MISSED_SKIP: Missed
 MISSED_CATCH_UP: Missed
 
 class NewTask(_message.Message):
-    __slots__ = ("task_type", "queue", "args", "kwargs", "task_id", "priority", "delay_ms", "deliver_at", "ttl_ms", "timeout_ms", "max_attempts", "key", "unique_key", "unique_ms", "depends_on", "run_despite_parent_failure", "takes", "workflow", "headers", "trace", "payload")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    ARGS_FIELD_NUMBER: _ClassVar[int]
-    KWARGS_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-    DELIVER_AT_FIELD_NUMBER: _ClassVar[int]
-    TTL_MS_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
-    UNIQUE_MS_FIELD_NUMBER: _ClassVar[int]
-    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
-    RUN_DESPITE_PARENT_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    TAKES_FIELD_NUMBER: _ClassVar[int]
-    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     queue: str
     args: str
@@ -102,56 +74,19 @@ class NewTask(_message.Message):
     def __init__(self, task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., task_id: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., key: _Optional[str] = ..., unique_key: _Optional[str] = ..., unique_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., run_despite_parent_failure: _Optional[bool] = ..., takes: _Optional[_Union[Takes, str]] = ..., workflow: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., trace: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class SubmittedTask(_message.Message):
-    __slots__ = ("task_id", "is_new")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_NEW_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     is_new: bool
     def __init__(self, task_id: _Optional[str] = ..., is_new: _Optional[bool] = ...) -> None: ...
 
 class SubmitTasksRequest(_message.Message):
-    __slots__ = ("tasks",)
-    TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[NewTask]
     def __init__(self, tasks: _Optional[_Iterable[_Union[NewTask, _Mapping]]] = ...) -> None: ...
 
 class SubmitTasksResponse(_message.Message):
-    __slots__ = ("tasks",)
-    TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[SubmittedTask]
     def __init__(self, tasks: _Optional[_Iterable[_Union[SubmittedTask, _Mapping]]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs", "result_error", "updated_at", "lease_expires_at", "result_bytes")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    ARGS_FIELD_NUMBER: _ClassVar[int]
-    KWARGS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
-    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_ERROR_FIELD_NUMBER: _ClassVar[int]
-    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
-    LEASE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     queue: str
@@ -184,26 +119,13 @@ class Task(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ..., result_error: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class CountTasksRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class CountTasksResponse(_message.Message):
-    __slots__ = ("counts",)
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
     counts: _containers.RepeatedCompositeFieldContainer[TaskCounts]
     def __init__(self, counts: _Optional[_Iterable[_Union[TaskCounts, _Mapping]]] = ...) -> None: ...
 
 class TaskCounts(_message.Message):
-    __slots__ = ("queue", "scheduled", "pending", "blocked", "running", "completed", "failed", "dead", "cancelled")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
-    PENDING_FIELD_NUMBER: _ClassVar[int]
-    BLOCKED_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    COMPLETED_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    DEAD_FIELD_NUMBER: _ClassVar[int]
-    CANCELLED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     scheduled: int
     pending: int
@@ -216,13 +138,6 @@ class TaskCounts(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., scheduled: _Optional[int] = ..., pending: _Optional[int] = ..., blocked: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., dead: _Optional[int] = ..., cancelled: _Optional[int] = ...) -> None: ...
 
 class TaskRun(_message.Message):
-    __slots__ = ("attempt", "worker", "started_at", "ended_at", "outcome", "error")
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     worker: str
     started_at: _timestamp_pb2.Timestamp
@@ -232,26 +147,11 @@ class TaskRun(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., worker: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class GetTaskStatusRequest(_message.Message):
-    __slots__ = ("task_id", "wait_ms")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     wait_ms: int
     def __init__(self, task_id: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class TaskFilter(_message.Message):
-    __slots__ = ("states", "task_type", "queue", "worker", "workflow", "schedule", "since", "until", "argument", "error_contains", "task_ids")
-    STATES_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CONTAINS_FIELD_NUMBER: _ClassVar[int]
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[TaskState]
     task_type: str
     queue: str
@@ -266,29 +166,17 @@ class TaskFilter(_message.Message):
     def __init__(self, states: _Optional[_Iterable[_Union[TaskState, str]]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., worker: _Optional[str] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., argument: _Optional[str] = ..., error_contains: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
-    __slots__ = ("filter", "limit", "cursor")
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     filter: TaskFilter
     limit: int
     cursor: str
     def __init__(self, filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
-    __slots__ = ("tasks", "cursor")
-    TASKS_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cursor: str
     def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class StreamTaskUpdatesRequest(_message.Message):
-    __slots__ = ("task_ids", "task_types", "queues", "workflow")
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
     task_ids: _containers.RepeatedScalarFieldContainer[str]
     task_types: _containers.RepeatedScalarFieldContainer[str]
     queues: _containers.RepeatedScalarFieldContainer[str]
@@ -296,40 +184,22 @@ class StreamTaskUpdatesRequest(_message.Message):
     def __init__(self, task_ids: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
-    __slots__ = ("task", "at", "missed")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    MISSED_FIELD_NUMBER: _ClassVar[int]
     task: Task
     at: _timestamp_pb2.Timestamp
     missed: int
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class GetTaskStatsRequest(_message.Message):
-    __slots__ = ("queues",)
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskStats(_message.Message):
-    __slots__ = ("queues", "workers_alive", "workers_dead")
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_ALIVE_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_DEAD_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueTaskStats]
     workers_alive: int
     workers_dead: int
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueTaskStats, _Mapping]]] = ..., workers_alive: _Optional[int] = ..., workers_dead: _Optional[int] = ...) -> None: ...
 
 class QueueTaskStats(_message.Message):
-    __slots__ = ("queue", "pending", "waiting", "running", "completed", "dead", "dropped")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    PENDING_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    COMPLETED_FIELD_NUMBER: _ClassVar[int]
-    DEAD_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     pending: int
     waiting: int
@@ -340,39 +210,24 @@ class QueueTaskStats(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., pending: _Optional[int] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class CancelTaskRequest(_message.Message):
-    __slots__ = ("task_id",)
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class RetryTaskRequest(_message.Message):
-    __slots__ = ("task_id",)
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class PurgeTasksRequest(_message.Message):
-    __slots__ = ("filter",)
-    FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: TaskFilter
     def __init__(self, filter: _Optional[_Union[TaskFilter, _Mapping]] = ...) -> None: ...
 
 class PurgeTasksResponse(_message.Message):
-    __slots__ = ("count", "operation_id", "is_done")
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_DONE_FIELD_NUMBER: _ClassVar[int]
     count: int
     operation_id: str
     is_done: bool
     def __init__(self, count: _Optional[int] = ..., operation_id: _Optional[str] = ..., is_done: _Optional[bool] = ...) -> None: ...
 
 class BulkOptions(_message.Message):
-    __slots__ = ("dry_run", "rate", "canary", "as_of")
-    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
-    RATE_FIELD_NUMBER: _ClassVar[int]
-    CANARY_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
     rate: float
     canary: int
@@ -380,11 +235,6 @@ class BulkOptions(_message.Message):
     def __init__(self, dry_run: _Optional[bool] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class BeginOperationRequest(_message.Message):
-    __slots__ = ("action", "filter", "operation_id", "options")
-    ACTION_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     action: str
     filter: TaskFilter
     operation_id: str
@@ -392,12 +242,6 @@ class BeginOperationRequest(_message.Message):
     def __init__(self, action: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
 class RedriveLettersRequest(_message.Message):
-    __slots__ = ("queue", "filter", "edit", "operation_id", "options")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    EDIT_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: _queues_pb2.LetterFilter
     edit: str
@@ -406,11 +250,6 @@ class RedriveLettersRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., edit: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
 class DiscardLettersRequest(_message.Message):
-    __slots__ = ("queue", "filter", "operation_id", "options")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: _queues_pb2.LetterFilter
     operation_id: str
@@ -418,12 +257,6 @@ class DiscardLettersRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
 class ReplayMessagesRequest(_message.Message):
-    __slots__ = ("queue", "filter", "target", "operation_id", "options")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: _queues_pb2.MessageFilter
     target: str
@@ -432,59 +265,25 @@ class ReplayMessagesRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[_queues_pb2.MessageFilter, _Mapping]] = ..., target: _Optional[str] = ..., operation_id: _Optional[str] = ..., options: _Optional[_Union[BulkOptions, _Mapping]] = ...) -> None: ...
 
 class ContinueOperationRequest(_message.Message):
-    __slots__ = ("operation_id",)
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
-    __slots__ = ("operation_id",)
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
 
 class StopOperationRequest(_message.Message):
-    __slots__ = ("operation_id",)
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
 
 class ListOperationsRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListOperationsResponse(_message.Message):
-    __slots__ = ("operations",)
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     operations: _containers.RepeatedCompositeFieldContainer[TaskOperation]
     def __init__(self, operations: _Optional[_Iterable[_Union[TaskOperation, _Mapping]]] = ...) -> None: ...
 
 class TaskOperation(_message.Message):
-    __slots__ = ("operation_id", "action", "state", "filter", "started_at", "updated_at", "ended_at", "matched", "cancelled", "purged", "error", "letters", "messages", "queue", "target", "who", "as_of", "done", "failed", "rate", "canary", "errors", "samples", "is_exact")
-    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    ACTION_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
-    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
-    MATCHED_FIELD_NUMBER: _ClassVar[int]
-    CANCELLED_FIELD_NUMBER: _ClassVar[int]
-    PURGED_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    LETTERS_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    WHO_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    RATE_FIELD_NUMBER: _ClassVar[int]
-    CANARY_FIELD_NUMBER: _ClassVar[int]
-    ERRORS_FIELD_NUMBER: _ClassVar[int]
-    SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    IS_EXACT_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     action: str
     state: str
@@ -512,23 +311,12 @@ class TaskOperation(_message.Message):
     def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ..., letters: _Optional[_Union[_queues_pb2.LetterFilter, _Mapping]] = ..., messages: _Optional[_Union[_queues_pb2.MessageFilter, _Mapping]] = ..., queue: _Optional[str] = ..., target: _Optional[str] = ..., who: _Optional[str] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., rate: _Optional[float] = ..., canary: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ..., samples: _Optional[_Iterable[str]] = ..., is_exact: _Optional[bool] = ...) -> None: ...
 
 class ItemError(_message.Message):
-    __slots__ = ("id", "code", "message")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     code: str
     message: str
     def __init__(self, id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ClaimTasksRequest(_message.Message):
-    __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms", "task_types")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    MAX_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     queues: _containers.RepeatedScalarFieldContainer[str]
     max: int
@@ -538,41 +326,14 @@ class ClaimTasksRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimTasksResponse(_message.Message):
-    __slots__ = ("tasks",)
-    TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[ClaimedTask]
     def __init__(self, tasks: _Optional[_Iterable[_Union[ClaimedTask, _Mapping]]] = ...) -> None: ...
 
 class ClaimedTask(_message.Message):
-    __slots__ = ("task_id", "task_type", "queue", "args", "kwargs", "attempt", "receipt", "expires_at", "timeout_ms", "priority", "key", "headers", "depends_on", "takes", "parents", "workflow", "schedule", "scheduled_at", "trace", "submitted_at", "payload")
     class HeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    ARGS_FIELD_NUMBER: _ClassVar[int]
-    KWARGS_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
-    TAKES_FIELD_NUMBER: _ClassVar[int]
-    PARENTS_FIELD_NUMBER: _ClassVar[int]
-    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULED_AT_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     queue: str
@@ -597,11 +358,6 @@ class ClaimedTask(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., attempt: _Optional[int] = ..., receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., depends_on: _Optional[_Iterable[str]] = ..., takes: _Optional[_Union[Takes, str]] = ..., parents: _Optional[_Iterable[_Union[ParentResult, _Mapping]]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., scheduled_at: _Optional[str] = ..., trace: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ParentResult(_message.Message):
-    __slots__ = ("task_id", "state", "result", "result_bytes")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     result: str
@@ -609,22 +365,11 @@ class ParentResult(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., result: _Optional[str] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class FinishTasksRequest(_message.Message):
-    __slots__ = ("finishes", "is_again")
-    FINISHES_FIELD_NUMBER: _ClassVar[int]
-    IS_AGAIN_FIELD_NUMBER: _ClassVar[int]
     finishes: _containers.RepeatedCompositeFieldContainer[FinishedRun]
     is_again: bool
     def __init__(self, finishes: _Optional[_Iterable[_Union[FinishedRun, _Mapping]]] = ..., is_again: _Optional[bool] = ...) -> None: ...
 
 class FinishedRun(_message.Message):
-    __slots__ = ("receipt", "task_id", "outcome", "result", "error", "delay_ms", "result_bytes")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     receipt: str
     task_id: str
     outcome: str
@@ -635,27 +380,16 @@ class FinishedRun(_message.Message):
     def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., result_bytes: _Optional[bytes] = ...) -> None: ...
 
 class FinishTasksResponse(_message.Message):
-    __slots__ = ("results",)
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[FinishResult]
     def __init__(self, results: _Optional[_Iterable[_Union[FinishResult, _Mapping]]] = ...) -> None: ...
 
 class FinishResult(_message.Message):
-    __slots__ = ("task_id", "error_code", "error_message")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     error_code: str
     error_message: str
     def __init__(self, task_id: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class HeartbeatWorkerRequest(_message.Message):
-    __slots__ = ("info", "receipts", "lease_ms", "progress")
-    INFO_FIELD_NUMBER: _ClassVar[int]
-    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     info: WorkerInfo
     receipts: _containers.RepeatedScalarFieldContainer[str]
     lease_ms: int
@@ -663,21 +397,12 @@ class HeartbeatWorkerRequest(_message.Message):
     def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., receipts: _Optional[_Iterable[str]] = ..., lease_ms: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[RunProgress, _Mapping]]] = ...) -> None: ...
 
 class RunProgress(_message.Message):
-    __slots__ = ("receipt", "task_id", "progress")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     receipt: str
     task_id: str
     progress: str
     def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., progress: _Optional[str] = ...) -> None: ...
 
 class HeartbeatWorkerResponse(_message.Message):
-    __slots__ = ("cancelled", "lost", "requested", "grace_ms")
-    CANCELLED_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
-    REQUESTED_FIELD_NUMBER: _ClassVar[int]
-    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     cancelled: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     requested: str
@@ -685,23 +410,6 @@ class HeartbeatWorkerResponse(_message.Message):
     def __init__(self, cancelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., requested: _Optional[str] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping", "abandoned", "is_stuck", "is_quiet")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    PID_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
-    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    COMPLETED_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
-    ABANDONED_FIELD_NUMBER: _ClassVar[int]
-    IS_STUCK_FIELD_NUMBER: _ClassVar[int]
-    IS_QUIET_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     host: str
     pid: int
@@ -721,59 +429,36 @@ class WorkerInfo(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., abandoned: _Optional[int] = ..., is_stuck: _Optional[bool] = ..., is_quiet: _Optional[bool] = ...) -> None: ...
 
 class ForgetWorkerRequest(_message.Message):
-    __slots__ = ("worker_id",)
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     def __init__(self, worker_id: _Optional[str] = ...) -> None: ...
 
 class ForgetWorkerResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class QuietWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "owner")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    OWNER_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     owner: str
     def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ResumeWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "owner")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    OWNER_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     owner: str
     def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class StopWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "owner", "grace_ms")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    OWNER_FIELD_NUMBER: _ClassVar[int]
-    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     owner: str
     grace_ms: int
     def __init__(self, worker_id: _Optional[str] = ..., owner: _Optional[str] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListWorkersResponse(_message.Message):
-    __slots__ = ("workers",)
-    WORKERS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[Worker]
     def __init__(self, workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("info", "state", "first_seen_at", "last_heartbeat_at", "requested", "requested_at")
-    INFO_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_SEEN_AT_FIELD_NUMBER: _ClassVar[int]
-    LAST_HEARTBEAT_AT_FIELD_NUMBER: _ClassVar[int]
-    REQUESTED_FIELD_NUMBER: _ClassVar[int]
-    REQUESTED_AT_FIELD_NUMBER: _ClassVar[int]
     info: WorkerInfo
     state: str
     first_seen_at: _timestamp_pb2.Timestamp
@@ -783,19 +468,10 @@ class Worker(_message.Message):
     def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., state: _Optional[str] = ..., first_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., requested: _Optional[str] = ..., requested_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WhyTaskRequest(_message.Message):
-    __slots__ = ("task_id",)
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class TaskWait(_message.Message):
-    __slots__ = ("task_id", "state", "queue", "message_id", "reasons", "parents")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    REASONS_FIELD_NUMBER: _ClassVar[int]
-    PARENTS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     queue: str
@@ -805,12 +481,6 @@ class TaskWait(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., message_id: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[WaitingFor, _Mapping]]] = ..., parents: _Optional[_Iterable[_Union[Parent, _Mapping]]] = ...) -> None: ...
 
 class WaitingFor(_message.Message):
-    __slots__ = ("code", "text", "outcome", "error", "due_at")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_FIELD_NUMBER: _ClassVar[int]
     code: str
     text: str
     outcome: str
@@ -819,31 +489,12 @@ class WaitingFor(_message.Message):
     def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Parent(_message.Message):
-    __slots__ = ("task_id", "task_type", "state")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     state: TaskState
     def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
 
 class NewSchedule(_message.Message):
-    __slots__ = ("name", "cron", "timezone", "missed", "task_type", "queue", "args", "kwargs", "timeout_ms", "max_attempts", "priority", "key", "is_paused", "is_declared")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CRON_FIELD_NUMBER: _ClassVar[int]
-    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
-    MISSED_FIELD_NUMBER: _ClassVar[int]
-    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    ARGS_FIELD_NUMBER: _ClassVar[int]
-    KWARGS_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
-    IS_DECLARED_FIELD_NUMBER: _ClassVar[int]
     name: str
     cron: str
     timezone: str
@@ -861,11 +512,6 @@ class NewSchedule(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., missed: _Optional[_Union[Missed, str]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., is_paused: _Optional[bool] = ..., is_declared: _Optional[bool] = ...) -> None: ...
 
 class Schedule(_message.Message):
-    __slots__ = ("spec", "next_at", "last_at", "last_task_id")
-    SPEC_FIELD_NUMBER: _ClassVar[int]
-    NEXT_AT_FIELD_NUMBER: _ClassVar[int]
-    LAST_AT_FIELD_NUMBER: _ClassVar[int]
-    LAST_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     spec: NewSchedule
     next_at: _timestamp_pb2.Timestamp
     last_at: _timestamp_pb2.Timestamp
@@ -873,27 +519,17 @@ class Schedule(_message.Message):
     def __init__(self, spec: _Optional[_Union[NewSchedule, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_task_id: _Optional[str] = ...) -> None: ...
 
 class ListSchedulesRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListSchedulesResponse(_message.Message):
-    __slots__ = ("schedules",)
-    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
     def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
 
 class RunScheduleRequest(_message.Message):
-    __slots__ = ("name",)
-    NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ScheduleRun(_message.Message):
-    __slots__ = ("task_id", "schedule", "queue", "submitted_at")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
-    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     schedule: str
     queue: str
@@ -901,23 +537,12 @@ class ScheduleRun(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., schedule: _Optional[str] = ..., queue: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListTicksRequest(_message.Message):
-    __slots__ = ("name", "count", "runs")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
     name: str
     count: int
     runs: int
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., runs: _Optional[int] = ...) -> None: ...
 
 class ListTicksResponse(_message.Message):
-    __slots__ = ("schedule", "cron", "timezone", "is_paused", "next", "runs")
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    CRON_FIELD_NUMBER: _ClassVar[int]
-    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
-    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
-    NEXT_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
     schedule: str
     cron: str
     timezone: str
@@ -927,22 +552,11 @@ class ListTicksResponse(_message.Message):
     def __init__(self, schedule: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., is_paused: _Optional[bool] = ..., next: _Optional[_Iterable[_Union[NextTick, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[PastRun, _Mapping]]] = ...) -> None: ...
 
 class NextTick(_message.Message):
-    __slots__ = ("at", "local")
-    AT_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_FIELD_NUMBER: _ClassVar[int]
     at: _timestamp_pb2.Timestamp
     local: str
     def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., local: _Optional[str] = ...) -> None: ...
 
 class PastRun(_message.Message):
-    __slots__ = ("task_id", "trigger", "at", "state", "started_at", "finished_at", "error")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    TRIGGER_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     trigger: str
     at: _timestamp_pb2.Timestamp
@@ -953,11 +567,8 @@ class PastRun(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., trigger: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class DeleteScheduleRequest(_message.Message):
-    __slots__ = ("name",)
-    NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class DeleteScheduleResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
