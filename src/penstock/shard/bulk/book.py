@@ -6,6 +6,7 @@ The filter of an operation is frozen: it means what matched at `as_of`, and neve
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -38,6 +39,9 @@ STATES: Final[dict[int, OperationState]] = {
 }
 OPEN: Final = (OperationSet.RUNNING, OperationSet.WAITING)
 ERRORS_KEPT: Final = 10
+SAMPLES: Final = 10  # ids that a dry run returns
+BYTES_MAX: Final = 4_194_304  # of payloads that are pushed in one step
+SLICES_MAX: Final = 10  # that are looked at in one step when nothing in them matches
 MESSAGE_CHARS_MAX: Final = 300
 _decode: Final = msgspec.json.Decoder(TaskFilter).decode
 
@@ -98,6 +102,17 @@ def plan_of(operation: OperationSet) -> Plan:
 def frozen_at(operation: OperationSet) -> int:
     """The moment at which its filter is meant."""
     return operation.as_of or operation.started_at
+
+
+def frozen_until(operation: OperationSet, until: datetime | None, field: str) -> datetime | None:
+    """The end of a filter by time: the moment at which the filter is meant, if the operation has one of its own.
+
+    Without, it ends where its queue ended when it began.
+    """
+    if not operation.as_of:
+        return until
+    frozen = operation.as_of + 1
+    return to_datetime(frozen if until is None else min(frozen, to_micros(until, field)))
 
 
 def queue_of(operation: OperationSet) -> str:
@@ -253,20 +268,20 @@ def running(shard: Shard) -> list[OperationSet]:
         return shard.core.tasks.operations.running()
 
 
-def advance(shard: Shard, operation_id: str, **changes: object) -> bool:
-    """Note that an operation is further, or over; whether it is running now."""
+def running_named(shard: Shard, operation_id: str) -> OperationSet | None:
+    """An operation by its id, if it is running. The lock is held."""
+    known = shard.core.tasks.operations.known.get(operation_id)
+    return known if known is not None and known.state == OperationSet.RUNNING else None
+
+
+def advance(shard: Shard, operation_id: str, **changes: object) -> None:
+    """Note that an operation is further, or over, if it is still running."""
 
     def decide(now: int) -> list[Entry]:
-        known = shard.core.tasks.operations.known.get(operation_id)
-        if known is None or known.state != OperationSet.RUNNING:
-            return []
-        return [msgspec.structs.replace(known, at=now, **changes)]
+        known = running_named(shard, operation_id)
+        return [] if known is None else [msgspec.structs.replace(known, at=now, **changes)]
 
     shard.change(decide)
-    with shard.lock:
-        shard.check()
-        known = shard.core.tasks.operations.known.get(operation_id)
-        return known is not None and known.state == OperationSet.RUNNING
 
 
 def progressed(

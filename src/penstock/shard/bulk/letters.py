@@ -22,18 +22,26 @@ from penstock.delivery.progress import span_of
 from penstock.delivery.push import decide_push
 from penstock.delivery.settle import DeadLetter, decide_redrive, origin_of
 from penstock.errors import InvalidField, MessageNotFound, PenstockError
-from penstock.model import DLQ_SUFFIX, Message, Outcome, to_datetime, to_micros
+from penstock.model import DLQ_SUFFIX, Message, Outcome
 from penstock.model_letters import DEAD_HEADERS, LetterFilter, payload_bytes
 from penstock.model_tasks import OperationAction
 from penstock.shard import dead_letters
-from penstock.shard.bulk.book import Counted, Plan, Stepped, frozen_at, plan_of, progressed
+from penstock.shard.bulk.book import (
+    BYTES_MAX,
+    SAMPLES,
+    SLICES_MAX,
+    Counted,
+    Plan,
+    Stepped,
+    frozen_until,
+    plan_of,
+    progressed,
+    running_named,
+)
 
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
 
-SAMPLES: Final = 10
-BYTES_MAX: Final = 4_194_304  # of payloads that are edited in one step
-SLICES_MAX: Final = 10  # that are looked at in one step when nothing in them matches
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 Failures = list[tuple[str, PenstockError]]
 
@@ -105,8 +113,8 @@ class LetterWork:
             shard.check_space()
 
         def decide(now: int) -> list[Entry]:
-            known = shard.core.tasks.operations.known.get(operation.operation_id)
-            if known is None or known.state != OperationSet.RUNNING:
+            known = running_named(shard, operation.operation_id)
+            if known is None:
                 return []
             dlq = admin.check_changeable(admin.queue_named(shard.core, plan.queue + DLQ_SUFFIX))
             open_letters = _open(dlq, letters)
@@ -126,11 +134,7 @@ def frozen_filter(operation: OperationSet) -> LetterFilter:
     """Which letters are meant: none that died after the moment at which the filter is meant."""
     filter = plan_of(operation).letters
     assert filter is not None
-    if not operation.as_of:
-        return filter  # it ends where the letters ended when it began
-    frozen = frozen_at(operation) + 1
-    until = frozen if filter.until is None else min(frozen, to_micros(filter.until, "until"))
-    return msgspec.structs.replace(filter, until=to_datetime(until))
+    return msgspec.structs.replace(filter, until=frozen_until(operation, filter.until, "until"))
 
 
 def _open(dlq: Queue, letters: Iterable[Message]) -> list[Message]:

@@ -18,20 +18,27 @@ from penstock.delivery import admin
 from penstock.delivery.entries import Entry, OperationSet
 from penstock.delivery.push import decide_push
 from penstock.errors import InvalidField, PenstockError, QueueNotFound, TaskConflict
-from penstock.model import ContentType, Message, to_datetime, to_micros
+from penstock.model import ContentType, Message, to_micros
 from penstock.model_letters import DEAD_HEADERS, REPLAYED_FROM, MessageFilter
 from penstock.replies import Piece
 from penstock.shard import browse
-from penstock.shard.bulk.book import Counted, Stepped, frozen_at, plan_of, progressed
+from penstock.shard.bulk.book import (
+    BYTES_MAX,
+    SAMPLES,
+    SLICES_MAX,
+    Counted,
+    Stepped,
+    frozen_until,
+    plan_of,
+    progressed,
+    running_named,
+)
 from penstock.shard.payload_rows import pieces_of
 
 if TYPE_CHECKING:
     from penstock.shard.shard import Shard
 
 CHUNK: Final = 1_000  # messages that are read at a time
-SAMPLES: Final = 10
-BYTES_MAX: Final = 4_194_304  # of payloads that are pushed in one step
-SLICES_MAX: Final = 10  # that are looked at in one step when nothing in them matches
 Place = tuple[int, int]  # the number of a partition, and an offset
 
 
@@ -122,8 +129,8 @@ class ReplayWork:
         batch = Batch.build(copies) if copies else None
 
         def decide(now: int) -> list[Entry]:
-            known = shard.core.tasks.operations.known.get(operation.operation_id)
-            if known is None or known.state != OperationSet.RUNNING:
+            known = running_named(shard, operation.operation_id)
+            if known is None:
                 return []
             entries: list[Entry] = []
             if batch is not None:
@@ -143,11 +150,7 @@ def frozen_filter(operation: OperationSet) -> MessageFilter:
     """Which messages are meant: none that came after the moment at which the filter is meant."""
     filter = plan_of(operation).messages
     assert filter is not None
-    if not operation.as_of:
-        return filter  # it ends where the partitions ended when it began
-    frozen = frozen_at(operation) + 1
-    until = frozen if filter.until is None else min(frozen, to_micros(filter.until, "to"))
-    return msgspec.structs.replace(filter, until=to_datetime(until))
+    return msgspec.structs.replace(filter, until=frozen_until(operation, filter.until, "to"))
 
 
 def _copy(operation: OperationSet, message: Message, failures: list[tuple[str, PenstockError]]) -> Message | None:

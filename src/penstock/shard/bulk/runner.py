@@ -53,7 +53,7 @@ class OperationRunner:
         self._is_stopping = False
         self._moved = threading.Condition()  # an operation does not run any more
         self.on_end: Callable[[OperationSet, Callable[[], object]], object] = lambda operation, end: end()
-        self.sleeper = Sleeper("operations", self._tick, shard.is_over) if background else None
+        self.sleeper = Sleeper("operations", self.run, shard.is_over) if background else None
 
     def start(self) -> None:
         """Go on with what was running when the process stopped."""
@@ -98,14 +98,10 @@ class OperationRunner:
         clock = self._shard.clock
         deadline = clock.monotonic() + round(seconds * 1_000_000)
         with self._moved:
-            while not self._is_stopping and self._is_running(operation_id):
+            while not self._is_stopping and book.running_named(self._shard, operation_id) is not None:
                 left = deadline - clock.monotonic()
                 if left <= 0 or not self._moved.wait(left / 1e6):
                     return
-
-    def _is_running(self, operation_id: str) -> bool:
-        known = self._shard.core.tasks.operations.known.get(operation_id)
-        return known is not None and known.state == OperationSet.RUNNING
 
     def run(self) -> float | None:
         """Work until nothing can be done now; returns the seconds until something can, None for never."""
@@ -118,9 +114,6 @@ class OperationRunner:
             if min(known) > 0:
                 return min(known)
         return None
-
-    def _tick(self) -> float | None:
-        return self.run()
 
     def _advance(self, operation: OperationSet) -> float | None:
         """One step, if it is time for one; returns the seconds until the next, None when there is none."""

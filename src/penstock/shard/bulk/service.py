@@ -13,18 +13,18 @@ from penstock.delivery.entries import OperationSet
 from penstock.errors import InvalidField
 from penstock.model import DLQ_SUFFIX
 from penstock.model_letters import LetterFilter, MessageFilter
-from penstock.model_tasks import BulkOptions, OperationAction, OperationView, TaskFilter
+from penstock.model_tasks import TASK_ACTIONS, BulkOptions, OperationAction, OperationView, TaskFilter
 from penstock.shard.bulk import book
 from penstock.shard.bulk.book import Plan, Work
-from penstock.shard.bulk.replay import check_replay
+from penstock.shard.bulk.letters import LetterWork
+from penstock.shard.bulk.replay import ReplayWork, check_replay
 from penstock.shard.bulk.runner import OperationRunner
-from penstock.shard.tasks.operations import check_filter
+from penstock.shard.tasks.operations import TaskWork, check_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
+    from penstock.shard.tasks.service import TaskService
 
 WAIT_SECONDS: Final = 0.3  # for an operation that has just begun: most are over by then
 COUNT_SECONDS: Final = 5.0  # after which a dry run says that there are at least so many
@@ -36,10 +36,16 @@ Answer = tuple[OperationView, "Ticket"]
 class Bulk:
     """The operations of one shard."""
 
-    def __init__(self, shard: Shard, works: Mapping[str, Work], *, background: bool) -> None:
+    def __init__(self, shard: Shard, tasks: TaskService, *, background: bool) -> None:
         self._shard = shard
-        self._works = works
-        self.runner = OperationRunner(shard, works, background=background)
+        letters = LetterWork(shard)
+        self._works: dict[str, Work] = {
+            **dict.fromkeys(TASK_ACTIONS, TaskWork(shard, tasks)),
+            OperationAction.REDRIVE: letters,
+            OperationAction.DISCARD: letters,
+            OperationAction.REPLAY: ReplayWork(shard),
+        }
+        self.runner = OperationRunner(shard, self._works, background=background)
         self.before_first: Callable[[], None] = lambda: None  # before one that older versions do not know
 
     def begin_tasks(
@@ -113,9 +119,12 @@ class Bulk:
         if not is_known:
             self.before_first()
         name, ticket = book.begin(self._shard, operation_id, make)
+        return self._worked_on(name, ticket)
+
+    def _worked_on(self, operation_id: str, ticket: Ticket) -> Answer:
         self.runner.work()
-        self.runner.wait(name, WAIT_SECONDS)
-        view, read = self.find(name)
+        self.runner.wait(operation_id, WAIT_SECONDS)
+        view, read = self.find(operation_id)
         return view, max(ticket, read)
 
     def _counted(self, make: Callable[[int, str], OperationSet]) -> Answer:
@@ -148,8 +157,4 @@ class Bulk:
 
     def go_on(self, operation_id: str) -> Answer:
         """Deal with the rest, after the canary."""
-        ticket = book.go_on(self._shard, operation_id)
-        self.runner.work()
-        self.runner.wait(operation_id, WAIT_SECONDS)
-        view, read = self.find(operation_id)
-        return view, max(ticket, read)
+        return self._worked_on(operation_id, book.go_on(self._shard, operation_id))

@@ -30,7 +30,16 @@ from penstock.errors import InvalidField, MessageNotFound, PenstockError, QueueN
 from penstock.model import Outcome, to_datetime, to_micros
 from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView
 from penstock.requests import Settling, Target
-from penstock.shard.bulk.book import Counted, Stepped, advance, frozen_at, progressed, task_filter_of
+from penstock.shard.bulk.book import (
+    SAMPLES,
+    Counted,
+    Stepped,
+    advance,
+    frozen_at,
+    progressed,
+    running_named,
+    task_filter_of,
+)
 from penstock.shard.tasks.changes import RETRIED
 from penstock.shard.tasks.submit import CANCELLED_ERROR, commit
 from penstock.storage.task_changes import id_text
@@ -43,7 +52,6 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1_000  # tasks in one frame, and while the shard is held
 RETRIES: Final = 100  # tasks that are retried before the operation notes how far it is
-SAMPLES: Final = 10
 WAITING: Final = (TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED)
 REFUSALS: Final = (TaskConflict, TaskNotFound, MessageNotFound, QueueNotFound)  # of one task
 _WAITS: Final = -1  # the phase of a task that waits for its parents
@@ -149,8 +157,8 @@ class _Taking:
         shard = self._shard
         now, monotonic = shard.begin()
         shard.tick(now, monotonic)
-        known = self._core.tasks.operations.known.get(operation_id)
-        if known is None or known.state != OperationSet.RUNNING:
+        known = running_named(shard, operation_id)
+        if known is None:
             return None
         for target in targets:
             self._take(target, now)

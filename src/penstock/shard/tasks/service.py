@@ -31,7 +31,6 @@ from penstock.model_tasks import (
 )
 from penstock.shard import browse, members
 from penstock.shard.bulk.service import Bulk
-from penstock.shard.bulk.works import works_of
 from penstock.shard.tasks import changes, finish
 from penstock.shard.tasks import submit as task_submit
 from penstock.shard.tasks.waits import Looks, TaskWaiter, TaskWaiters, not_found
@@ -71,7 +70,7 @@ class TaskService:
         self._opening = threading.Lock()
         self._task_index: TaskIndex | None = None
         self.clerk = Sleeper("clerk", self.follow, shard.is_over) if background else None
-        self.bulk: Bulk = Bulk(shard, works_of(shard, self), background=background)
+        self.bulk: Bulk = Bulk(shard, self, background=background)
         self.operations = self.bulk.runner
         self._is_closed = threading.Event()
         self._expire_at = 0
