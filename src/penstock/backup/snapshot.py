@@ -183,8 +183,7 @@ def _hold_staged(shard: Shard, disk: Disk, holding: Holding) -> tuple[list[Sourc
     """
     held: dict[str, Source] = {}
     for _ in range(TRIES_MAX):
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             needed = set(shard.core.sinks.needed())
             sequence, now = shard.core.sequence, shard.clock.now()
         if needed <= held.keys():

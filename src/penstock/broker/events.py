@@ -469,8 +469,7 @@ class Events:
         """Send what was noted, when it is durable; a journal that failed makes it void."""
         try:
             while self._noted:
-                with self._shard.lock:
-                    self._shard.check()
+                with self._shard.locked():
                     noted, self._noted = self._noted, []
                     ticket = self._shard.read_ticket
                 await self._confirmed(ticket)

@@ -235,8 +235,7 @@ class Session:
 
     def _declare_namespaces(self) -> None:
         """Quotas are those of the access store, from the moment that they change."""
-        with self.shard.lock:  # before the look: of two changes the later one counts
-            self.shard.check()
+        with self.shard.locked():  # before the look: of two changes the later one counts
             quotas = {name: record.quotas for name, record in self.access.document.namespaces.items()}
             if quotas != self._quotas:
                 namespaces.declare(self.shard.core, quotas, self.clock.now())

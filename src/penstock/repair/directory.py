@@ -343,8 +343,7 @@ def _reopen(
     disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int, keys: DataKeys | None
 ) -> None:
     shard, keeper = open_on_disk(disk, clock, rng, journal_file_bytes=file_bytes, open_keys=lambda disk, shard_id: keys)
-    with shard.lock:
-        shard.check()
+    with shard.locked():
         for loss in salvaged.losses:
             _record(shard, loss)
     close_on_disk(shard, keeper, disk)

@@ -37,8 +37,7 @@ from penstock.shard.shard import Shard
 
 def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
     """Put the share that is due first after an instant into the wheel."""
-    with shard.lock:
-        shard.check()
+    with shard.locked():
         extents = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
         horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
     try:
@@ -47,8 +46,7 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
         with shard.lock:
             queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
         raise
-    with shard.lock:
-        shard.check()
+    with shard.locked():
         shard.changing = True
         timers.add_delays(shard.core, queue, delays, horizon)
         shard.changing = False
@@ -109,8 +107,7 @@ class Checkpointer:
 
     def _save(self) -> None:
         shard = self._shard
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             base = shard.core.sequence
             queue_id_next = shard.core.queue_id_next
             pauses = shard.core.pauses.kept(shard.core)
@@ -130,8 +127,7 @@ class Checkpointer:
         self._take_tasks(parts, keep)
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
         parts[SHARD_PART] = snapshot.encode_part(snapshot.ShardPart(queue_id_next, list(self._spares.values()), pauses))
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             highest = shard.core.sequence
         # A part may hold what came after `base`: it must not know of frames that a crash could undo.
         shard.commit.wait(highest)
@@ -159,13 +155,11 @@ class Checkpointer:
         slices, endings = [], []
         first = 0
         while first < len(queue.partitions):
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 slices.append(snapshot.take_slice(shard.core, queue, first))
                 endings += snapshot.take_endings(queue, first)
             first += snapshot.SLICE
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             head = snapshot.take_head(queue)
             runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
             hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
@@ -210,8 +204,7 @@ class Checkpointer:
     def _take_producers(self, parts: dict[str, bytes], keep: set[str]) -> None:
         shard = self._shard
         known = shard.core.producers
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             ids = list(known.known)
             touched, look_at = known.touched, known.look_at
         if touched <= self._producers_saved and PRODUCERS_PART in self._written.get(0, ()):
@@ -219,16 +212,14 @@ class Checkpointer:
             return
         slices = []
         for first in range(0, len(ids), PRODUCERS_SLICE):
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 slices.append(snapshot.take_producers(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence))
         if slices:
             parts[PRODUCERS_PART] = snapshot.encode_part(snapshot.ProducersPart(look_at, slices))
 
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written.get(0, ()):
                 keep.add(SINKS_PART)
                 return
@@ -238,8 +229,7 @@ class Checkpointer:
 
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written.get(0, ()):
                 keep.add(TASKS_PART)
                 return
@@ -249,8 +239,7 @@ class Checkpointer:
         try:
             parts[TASKS_PART] = encode_tasks(self._sealed(taken))
         finally:
-            with self._shard.lock:
-                self._shard.check()
+            with self._shard.locked():
                 core.tasks.take_back()
 
     def _sealed(self, taken: Taken) -> Taken:

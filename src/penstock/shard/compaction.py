@@ -52,8 +52,7 @@ class Compactor:
 
     def due(self) -> list[Queue]:
         """The queues to look at now."""
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             queues = self._shard.core.queues
             self._looks = {number: look for number, look in self._looks.items() if number in queues}
             candidates = [queue for queue in queues.values() if queue.options.compaction == "latest"]
@@ -76,8 +75,7 @@ class Compactor:
         """Compact a queue if at least this share of its sealed messages can be removed; returns what was freed."""
         shard, store = self._shard, self._shard.store
         assert store is not None
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             now, sealed = shard.clock.now(), _sealed(queue)
             extents = sorted(store.of_queue(queue.id))
             bounds = {partition.id: Bounds() for partition in queue.partitions}
@@ -95,8 +93,7 @@ class Compactor:
         shard = self._shard
         for number, part in plan.partitions.items():
             for superseded, tombstones in portions(part):
-                with shard.lock:
-                    shard.check()
+                with shard.locked():
                     if queue.id not in shard.core.queues:
                         return
                     bounds[number].shrink(shard.core, queue, number)
@@ -119,8 +116,7 @@ class Compactor:
             runs[extent.sealed.queue, extent.sealed.partition].append(extent)
         positions = list(runs.items())
         for first in range(0, len(positions), PARTITIONS_AT_ONCE):
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 shard.changing = True
                 for (queue_id, number), extents in positions[first : first + PARTITIONS_AT_ONCE]:
                     queue = shard.core.queues.get(queue_id)

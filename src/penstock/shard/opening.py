@@ -204,8 +204,7 @@ def close_shard(shard: Shard, keeper: Storekeeper, store: Store) -> None:
             logger.warning("the store went away before the last checkpoint: %s", error)
             shard.journal.fail(error)
         if shard.journal.failed is None:
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 shard.upkeep_commit([Closing(shard.clock.now())])
                 shard.is_closed = True
 
@@ -282,8 +281,7 @@ def _write_opened(shard: Shard, store: Store) -> None:
     """Say who serves from here on. It is durable with what `_close_interrupted` waits for."""
     entries = store.opened(_latest(shard.core))
     if entries:
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             shard.upkeep_commit(entries)
 
 

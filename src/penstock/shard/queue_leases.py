@@ -71,9 +71,7 @@ def lease_queues(
 def ack_leases(shard: Shard, nonces: Sequence[int]) -> tuple[Ticket, list[int]]:
     """Acknowledge leases of which nothing was settled on its own, in one frame; and those that are left for later."""
 
-    def operation() -> tuple[Ticket, list[int]]:
-        now, monotonic = shard.begin()
-        shard.tick(now, monotonic)
+    def operation(now: int) -> tuple[Ticket, list[int]]:
         found = {nonce: decide_ack_whole(shard.core, nonce, now) for nonce in nonces}
         wholes = [whole for whole in found.values() if whole is not None]
         left = [nonce for nonce, whole in found.items() if whole is None]
@@ -90,7 +88,7 @@ def ack_leases(shard: Shard, nonces: Sequence[int]) -> tuple[Ticket, list[int]]:
         shard.changing = False
         return ticket, left
 
-    return shard.run(operation)
+    return shard.run_now(operation)
 
 
 class _Walk:

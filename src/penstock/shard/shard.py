@@ -111,8 +111,7 @@ class Shard(Engine):
 
     def observe(self, observers: Mapping[type, Callable[[Any], None]], on: bool) -> None:
         """Have each kind of entry passed to its observer before it is applied, or no longer."""
-        with self.lock:
-            self.check()
+        with self.locked():
             for kind, observer in observers.items():
                 (self.core.observe if on else self.core.stop_observing)(kind, observer)
 
@@ -507,9 +506,7 @@ class Shard(Engine):
     def change(self, decide: Callable[[int], Iterable[Entry]], level: Durability | None = None) -> Ticket:
         """Run one decision as one frame."""
 
-        def operation() -> Ticket:
-            now, monotonic = self.begin()
-            self.tick(now, monotonic)
+        def operation(now: int) -> Ticket:
             entries = list(decide(now))
             if entries and self.joining is not None:
                 entries += self.joining(now)
@@ -518,7 +515,7 @@ class Shard(Engine):
             self.on_unreported()
             return ticket
 
-        return self.run(operation)
+        return self.run_now(operation)
 
     def look(self, question: Callable[[int], T]) -> tuple[T, Ticket]:
         """Answer a question from the state, with the ticket of what it read."""

@@ -181,8 +181,7 @@ class Timekeeper:
         """Do what is due; returns seconds until there may be more."""
         shard = self._shard
         instants = do_all([self._sync_if_due, self._let_time_happen, *self.roles])
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             now = shard.clock.now()
             instants.append(shard.next_at(now, shard.clock.monotonic()))
             next_at = min((instant for instant in instants if instant is not None), default=None)
@@ -193,8 +192,7 @@ class Timekeeper:
 
     def _sync_if_due(self) -> None:
         shard = self._shard
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             is_due = shard.sync_at is not None and shard.sync_at <= shard.clock.now()
             if is_due:
                 shard.sync_at = None  # what is appended from here on may miss this sync
@@ -265,8 +263,7 @@ class Storekeeper:
 
     def sweep_staged(self) -> int:
         """Remove staged files that are old and needed by no batch of a sink; how many."""
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             needed = self._shard.core.sinks.needed()
         return self.staging.sweep(self._shard.clock.now(), needed)
 
@@ -318,8 +315,7 @@ class Storekeeper:
             runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
         positions = list(runs.items())
         for first in range(0, len(positions), PLACES_SLICE):
-            with self._shard.lock:
-                self._shard.check()
+            with self._shard.locked():
                 self._shard.changing = True
                 for (queue_id, number), run in positions[first : first + PLACES_SLICE]:
                     queue = self._shard.core.queues.get(queue_id)
@@ -329,8 +325,7 @@ class Storekeeper:
 
     def _names(self) -> Names:
         """Of all queues there are now. Partitions and groups are looked up when somebody wants to know their names."""
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             queues = dict(self._shard.core.queues)
         return Names(
             {id: (queue.name, PartitionNames(queue.partitions)) for id, queue in queues.items()}, GroupNames(queues)
@@ -398,15 +393,13 @@ class Storekeeper:
         with self._at_work():
             shard, store = self._shard, self._shard.store
             assert store is not None
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 queues = list(shard.core.queues.values())
             starts: dict[tuple[int, int], int] = {}
             for queue in queues:
                 starts |= self._trim(queue)
             sealed_queues = store.queues()
-            with shard.lock:
-                shard.check()
+            with shard.locked():
                 gone = sealed_queues - shard.core.queues.keys()
                 sequence = shard.core.sequence
             if not starts and not gone:
@@ -428,8 +421,7 @@ class Storekeeper:
 
     def compact_queue(self, name: str) -> Freed:
         """Remove all that is superseded in one queue now, however little; returns what was freed."""
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             queue = check_compacted(self._shard.core, name)
         with self._at_work():
             return self._compactor.run(queue)
@@ -451,8 +443,7 @@ class Storekeeper:
         if not self._may_trim(queue):
             return {}
         end = self._anchored(queue) if queue.name == AUDIT_QUEUE else FOREVER
-        with shard.lock:
-            shard.check()
+        with shard.locked():
             now = shard.clock.now()
             if queue.id not in shard.core.queues:
                 return {}

@@ -311,8 +311,7 @@ def rebuild(database: Database, shard: Shard, seals: IndexSeals | None = None) -
     """Fill an empty database as far as the segments go. Returns the follower that continues from there."""
     follower = Follower(database, remembers=shard.store is not None, seals=seals)
     known = follower.known
-    with shard.lock:
-        shard.check()
+    with shard.locked():
         queues = set(shard.core.queues)
         for id, queue in shard.core.queues.items():
             known.learn_queue(id, queue.name)

@@ -276,8 +276,7 @@ class TaskIndex:
         """Answer from what the journal says of these tasks after the position of the index."""
         with follower.database.reading() as connection:
             seen = lookahead.read_seen(connection, ids)
-        with self._shard.lock:
-            self._shard.check()
+        with self._shard.locked():
             changed = lookahead.changed(self._shard, seen, ids)
         if len(changed) > FEW:
             raise _Unknown

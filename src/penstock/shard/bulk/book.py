@@ -263,8 +263,7 @@ def go_on(shard: Shard, operation_id: str) -> Ticket:
 
 def running(shard: Shard) -> list[OperationSet]:
     """Operations that are to be worked on."""
-    with shard.lock:
-        shard.check()
+    with shard.locked():
         return shard.core.tasks.operations.running()
 
 

@@ -65,9 +65,7 @@ def cancel(shard: Shard, position: MessageId | None, task_id: str) -> tuple[Tick
     """End a task wherever it stands; also who was running it, "" for nobody. May raise `Moved`."""
     task = id_bytes(task_id)
 
-    def operation() -> tuple[Ticket, str]:
-        now, monotonic = shard.begin()
-        shard.tick(now, monotonic)
+    def operation(now: int) -> tuple[Ticket, str]:
         if position is None:
             held = shard.core.tasks.held.get(task)
             if held is None:
@@ -84,7 +82,7 @@ def cancel(shard: Shard, position: MessageId | None, task_id: str) -> tuple[Tick
         holder = chosen[0].lease.holder if chosen else ""
         return commit(shard, [*entries, noted], now, level, chosen), holder
 
-    return shard.run(operation)
+    return shard.run_now(operation)
 
 
 def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> tuple[list[Settled], list[Chosen]]:
@@ -130,9 +128,7 @@ def retry(
         raise TaskConflict(f"task {task_id} is {state}", hint="only dead, cancelled and failed ones can be retried")
     letter = _letter_of(shard, position, died_at) if position is not None and state is TaskState.DEAD else None
 
-    def operation() -> Ticket:
-        now, monotonic = shard.begin()
-        shard.tick(now, monotonic)
+    def operation(now: int) -> Ticket:
         entries: list[Entry] = []
         where: TaskPosition | None = None
         if letter is not None:
@@ -145,7 +141,7 @@ def retry(
         entries += decide_revived(shard.core, task_id, where, known, now)
         return commit(shard, entries, now, shard.durability)
 
-    return shard.run(operation)
+    return shard.run_now(operation)
 
 
 def _decide_redrive(shard: Shard, letter: DeadLetter, now: int) -> list[Entry]:

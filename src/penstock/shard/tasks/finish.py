@@ -74,7 +74,7 @@ def _frames(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
 def _finish_some(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
     checked = [_checked(finish, shard.task_result_bytes_max) for finish in finishes]
     try:
-        return shard.run(lambda: _finish(shard, finishes, checked))
+        return shard.run_now(lambda now: _finish(shard, finishes, checked, now))
     except TooLarge:
         # Dead letters bring their payloads along.
         if len(finishes) == 1:
@@ -86,10 +86,8 @@ def _finish_some(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[Penstoc
 
 
 def _finish(
-    shard: Shard, finishes: Sequence[Finish], checked: Sequence[Checked | PenstockError]
+    shard: Shard, finishes: Sequence[Finish], checked: Sequence[Checked | PenstockError], now: int
 ) -> tuple[list[PenstockError | None], Ticket]:
-    now, monotonic = shard.begin()
-    shard.tick(now, monotonic)
     answers: list[PenstockError | None] = []
     deliveries: list[Found] = []
     seen: set[tuple[int, int]] = set()
@@ -238,9 +236,7 @@ def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes)
     check_json(progress, "progress", limits.task_progress_bytes_max)
     task = id_bytes(task_id)
 
-    def operation() -> Ticket:
-        now, monotonic = shard.begin()
-        shard.tick(now, monotonic)
+    def operation(now: int) -> Ticket:
         lease, take, _ = _delivery_of(shard, receipt, task, task_id)
         partition = take.progress.partition
         note = Note(task, partition.id, receipt.offset, receipt.attempt, Note.PROGRESS, progress)
@@ -248,7 +244,7 @@ def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes)
         shard.changing = False
         return 0
 
-    return shard.run(operation)
+    return shard.run_now(operation)
 
 
 def expire_consumer(shard: Shard, holder: str) -> Ticket:
@@ -268,7 +264,7 @@ def release_owner(shard: Shard, owner: str) -> Ticket:
 
 def _end_leases(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling) -> Ticket:
     ticket = 0
-    while (ended := shard.run(lambda: _end_some(shard, is_meant, how))) is not None:
+    while (ended := shard.run_now(lambda now: _end_some(shard, is_meant, how, now))) is not None:
         ticket = max(ticket, ended)
     return ticket
 
@@ -277,10 +273,8 @@ def _of_worker(holder: str) -> Callable[[Lease], bool]:
     return lambda lease: lease.holder == holder and lease.group.id == GROUP
 
 
-def _end_some(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling) -> Ticket | None:
+def _end_some(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling, now: int) -> Ticket | None:
     """As much of one lease as a frame takes; None when nothing is left."""
-    now, monotonic = shard.begin()
-    shard.tick(now, monotonic)
     for lease in [lease for lease in shard.core.leases.values() if is_meant(lease)]:
         chosen = [Chosen(lease, take, held) for take, held in _held_of(lease)]
         if not chosen:

@@ -115,7 +115,7 @@ def check_filter(shard: Shard, filter: TaskFilter) -> None:
 
 def take_step(shard: Shard, operation_id: str, phase: Phase, targets: Sequence[Target]) -> tuple[Step, Ticket] | None:
     """Deal with some tasks, in one frame; None when the operation is not running any more."""
-    return shard.run(lambda: _Taking(shard, phase).run(targets, operation_id))
+    return shard.run_now(lambda now: _Taking(shard, phase).run(targets, operation_id, now))
 
 
 class _Places:
@@ -153,10 +153,8 @@ class _Taking:
         self._workers: list[tuple[str, bytes]] = []
         self._deliveries: dict[Group, dict[tuple[int, int], Chosen]] = {}
 
-    def run(self, targets: Sequence[Target], operation_id: str) -> tuple[Step, Ticket] | None:
+    def run(self, targets: Sequence[Target], operation_id: str, now: int) -> tuple[Step, Ticket] | None:
         shard = self._shard
-        now, monotonic = shard.begin()
-        shard.tick(now, monotonic)
         known = running_named(shard, operation_id)
         if known is None:
             return None

@@ -170,8 +170,7 @@ class TaskService:
         waiter = self.waiters.add(task_id, wake)
         core = self.shard.core
         if core.expiries:
-            with self.shard.lock:
-                self.shard.check()
+            with self.shard.locked():
                 if core.expiries:
                     self.shard.on_deadline(core.expiries[0][0])
         return waiter
@@ -400,8 +399,7 @@ class TaskService:
         """Have the timekeeper look when the registry wants it, if that is sooner than before."""
         if self.registry.look_at < look_at:
             now, monotonic = self.shard.clock.read()
-            with self.shard.lock:
-                self.shard.check()
+            with self.shard.locked():
                 self.shard.on_deadline(now + self.registry.look_at - monotonic)
 
 
