@@ -134,9 +134,7 @@ class Shard(Engine):
     ) -> tuple[PushReply, Ticket]:
         """Append a batch to a queue, which is made when it is not there; with `skips`, those that can be stored."""
         self.throttle.wait()
-        if skips:
-            return self.run(lambda: self._push_some(name, batch, partition, durability, producer, client))
-        return self.run(lambda: self._push(name, batch, partition, durability, producer, client))
+        return self.run(lambda: self._push(name, batch, partition, durability, producer, client, skips))
 
     def _push(
         self,
@@ -146,6 +144,7 @@ class Shard(Engine):
         durability: Durability | None,
         producer: Producer | None,
         client: str,
+        skips: bool,
     ) -> tuple[PushReply, Ticket]:
         now = self.begin_push()
         if producer is not None:
@@ -155,6 +154,8 @@ class Shard(Engine):
         queue, created = queue_to_push(self.core, name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())  # what has expired makes room
+        if skips:
+            return self._push_some(queue, created, batch, partition, durability, producer, client, now)
         decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
         if decided.duplicates:
             check_types(queue, batch, decided.duplicates)
@@ -172,22 +173,16 @@ class Shard(Engine):
 
     def _push_some(
         self,
-        name: str,
+        queue: Queue,
+        created: Sequence[Entry],
         batch: Batch,
         partition: PartitionChoice,
         durability: Durability | None,
         producer: Producer | None,
         client: str,
+        now: int,
     ) -> tuple[PushReply, Ticket]:
         """`_push`, of what can be stored: the reply says of each message what became of it."""
-        now = self.begin_push()
-        if producer is not None:
-            known = self._pushed_before(name, check_producer(producer), batch)
-            if known is not None:
-                return known, self._must_sync
-        queue, created = queue_to_push(self.core, name, now)
-        if queue.options.max_length is not None:
-            self.tick(now, self.clock.monotonic())
         some = decide_partial(self.core, queue, batch, now, partition, producer or NOBODY)
         decided = some.decided
         if producer is not None and (decided.duplicates or some.failures):
