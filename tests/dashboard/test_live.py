@@ -61,7 +61,7 @@ def test_a_page_that_is_paused_stands_still_and_says_how_old_its_data_is(dashboa
 
 def test_a_page_that_is_paused_before_its_first_data_still_gets_it(dashboard, shop):
     shop.push("before.the.page", 1)
-    held: list[tuple[WebSocketRoute, str]] = []
+    held: list[tuple[WebSocketRoute, str | bytes]] = []
     is_released = False
 
     def connect(browser: WebSocketRoute) -> None:
