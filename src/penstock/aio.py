@@ -1,7 +1,7 @@
-"""The asyncio face of the package: `penstock.aio.open` and `penstock.aio.connect`.
+"""The asyncio API of the package: `penstock.aio.open` and `penstock.aio.connect`.
 
 async with penstock.aio.open("./data") as ps:
-await ps.queue("mail").push(b"hello")
+    await ps.queue("mail").push(b"hello")
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
 class Outcome(IntEnum):
-    """How a delivery, or a message that was never delivered, ended. The names are those of the events table."""
+    """How a delivery ended, or a message that was never delivered. The names are those in the events table."""
 
     ACKED = 1
     RETRIED = 2
@@ -63,7 +63,7 @@ class Outcome(IntEnum):
 
 
 class ContentType(IntEnum):
-    """What the producer handed over; `.payload` is bytes whichever it was."""
+    """The type of payload that the producer passed. `.payload` is bytes for every type."""
 
     BYTES = 0
     JSON = 1
@@ -82,7 +82,7 @@ CONTENT_TYPE_NAMES: Final = {
 
 
 class MessageId(NamedTuple):
-    """The place of a message; `str()` gives `queue/partition/offset`."""
+    """The location of a message. `str()` gives `queue/partition/offset`."""
 
     queue: str
     partition: str
@@ -475,7 +475,7 @@ _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microse
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """One group's account. Always: end − start = ready + leased + waiting + acked + dead + dropped."""
+    """Counters of one group. Always: end − start = ready + leased + waiting + acked + dead + dropped."""
 
     name: str
     messages: int
@@ -493,7 +493,7 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Counters of a queue and of each of its groups; the headline numbers are those of the default group."""
+    """Counters of a queue and of each of its groups. The top-level numbers are those of the default group."""
 
     name: str
     messages: int
@@ -525,7 +525,7 @@ class QueueStats:
 
 
 class Freed(msgspec.Struct, frozen=True):
-    """What retention or compaction gave back."""
+    """What retention or compaction has freed."""
 
     files_removed: int = 0
     files_rewritten: int = 0
@@ -537,9 +537,9 @@ class Freed(msgspec.Struct, frozen=True):
 
 
 class Reason(NamedTuple):
-    """Why a message waits, for one group: a short code, and a sentence for people.
+    """Why a message waits in one group: a short code, and a sentence for people.
 
-    Of a message that was tried before, also how the last attempt ended, and when the next one is due.
+    If the message was tried before, also how the last attempt ended and when the next one is due.
     """
 
     group: str
@@ -564,7 +564,7 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionLag(NamedTuple):
-    """Where one group stands in one partition."""
+    """The position of one group in one partition."""
 
     partition: str
     start_offset: int

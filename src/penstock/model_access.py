@@ -8,7 +8,7 @@ import msgspec
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a namespace may use; None is no limit. Rates are per second."""
+    """Limits of a namespace; None means unlimited. Rates are per second."""
 
     queues: int | None = None
     groups: int | None = None
@@ -20,7 +20,7 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApiKeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key, without its secret. `name` is the principal whose key it is."""
+    """An API key, without its secret. `name` is the principal that it belongs to."""
 
     id: str
     name: str
@@ -31,7 +31,7 @@ class ApiKeyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that was just made. `key` is shown this once: only its digest is stored."""
+    """A new API key. `key` is shown only once: the broker stores only its digest."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal: a person, or a program, and how it proves who it is."""
+    """A principal (a person or a program), and how it can authenticate."""
 
     name: str
     namespace: str = ""
@@ -65,8 +65,9 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a namespace uses, by the names of its quotas. Of a rate: how much of one second's worth is taken; None where
-    there is no such quota.
+    """The current usage of a namespace, with the names of its quotas.
+
+    A rate shows how much of one second's quota is used. It is None if there is no such quota.
     """
 
     queues: int = 0
@@ -89,7 +90,7 @@ class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrincipalView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and what they may do: their roles are spelt out as grants."""
+    """The authenticated principal and its grants. Roles are expanded to grants."""
 
     name: str
     namespace: str = ""

@@ -38,7 +38,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the audit log."""
+    """One record of the audit log."""
 
     sequence: int
     at: str  # ISO 8601, UTC
@@ -88,7 +88,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
 
 
 class AuditVerification(msgspec.Struct, frozen=True):
-    """What a check of the chain has found. It is whole when there are no problems."""
+    """The result of verifying the chain. The chain is intact if there are no problems."""
 
     count: int
     first: AuditRecord | None

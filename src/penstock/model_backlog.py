@@ -23,10 +23,11 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason why messages of a group are not delivered, and how many wait for it.
+    """A reason why messages of a group are not delivered, and how many messages it applies to.
 
-    Codes are those of `why` of a message; `blocked` are tasks that wait for their parents, `other` are reasons that are
-    not listed. `until` is when the first of them goes on by itself, `since` since when the holders hold.
+    The codes are those of `why` for a message. In addition, `blocked` counts tasks that wait for their parents, and
+    `other` sums up the reasons that are not listed. `until` is when the first of the messages can continue without
+    intervention; `since` is when the current holders leased theirs.
     """
 
     code: str
@@ -43,9 +44,9 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for one group. `open` is all that is not settled: leased, waiting for an attempt, or neither.
+    """The waiting messages of one group. `open` counts all unsettled messages, including leased ones.
 
-    `examined` messages were looked at, the oldest first; `is_complete` says whether that is all of them.
+    `examined` messages were looked at, oldest first. `is_complete` says whether that is all of them.
     """
 
     group: str
@@ -60,7 +61,7 @@ class GroupWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Why messages of a queue wait, for each group."""
+    """Why the messages of a queue are waiting, for each group."""
 
     queue: str
     at: datetime
@@ -76,9 +77,9 @@ class QueueWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyBacklog(msgspec.Struct, frozen=True, kw_only=True):
-    """One key in one group. `backlog` are its messages that are neither settled nor in flight.
+    """One key in one group. `backlog` counts its messages that are neither settled nor in flight.
 
-    `waiting` of them wait for their next attempt. `code` says what holds the others up; "" when nothing does.
+    `waiting` of them wait for their next attempt. `code` says what blocks the others; it is empty if nothing does.
     """
 
     key: str
@@ -94,9 +95,10 @@ class KeyBacklog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of a queue with messages that are not settled, those with the largest backlog first.
+    """The keys of unsettled messages, those with the largest backlog first.
 
-    `distinct` is how many keys there are among the `examined` messages, `without_key` how many messages have none.
+    `distinct` is the number of keys among the `examined` messages; `without_key` is the number of messages without a
+    key.
     """
 
     queue: str
@@ -110,7 +112,7 @@ class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that another waits for."""
+    """A task that another task waits for."""
 
     task_id: str
     task_type: str
@@ -118,7 +120,7 @@ class ParentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task does not run, and the parents that it waits for."""
+    """Why a task is not running, and the parents that it waits for."""
 
     task_id: str
     state: TaskState
@@ -129,7 +131,7 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """The account of one group: accepted = acked + dead + dropped + open. `difference` is what is missing from it."""
+    """The account of one group: accepted = acked + dead + dropped + open. `difference` is what is missing."""
 
     group: str
     accepted: int
@@ -144,9 +146,9 @@ class GroupAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether every message that was accepted is accounted for.
+    """Whether every accepted message is accounted for.
 
-    `open` is counted from the state of each message, the rest are counters.
+    `open` is counted from the state of each message; the others are counters.
     """
 
     queue: str

@@ -29,7 +29,7 @@ REPLAYED_FROM: Final = "penstock-replayed-from"  # header of a copy: the id of t
 
 
 class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant; every field that is set must match. Headers are named as in `dead_letter`."""
+    """A filter for dead letters. A letter must match every field that is set. Header names are as in `dead_letter`."""
 
     group: str | None = None
     reason: str | None = None
@@ -83,7 +83,7 @@ def payload_bytes(message: Message) -> bytes:
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Which messages of a queue are meant, settled or not; every field that is set must match."""
+    """A filter for the messages of a queue, settled or not. A message must match every field that is set."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -118,7 +118,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the letters of a signature share, and healthy messages do not."""
+    """A value that the letters of a signature have in common and healthy messages do not."""
 
     field: str  # a path in the payload, `key`, or `header:NAME`
     value: str  # JSON; "(absent)" or "(present)"
@@ -127,7 +127,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class SignatureView(msgspec.Struct, frozen=True):
-    """The dead letters of one queue whose errors have one signature."""
+    """The dead letters of one queue whose errors have the same signature."""
 
     signature: str  # eight hexadecimal digits, for filters
     text: str
@@ -142,7 +142,7 @@ class SignatureView(msgspec.Struct, frozen=True):
 
 
 class SampledQueue(msgspec.Struct, frozen=True):
-    """How much of a queue was looked at."""
+    """How much of a queue was examined."""
 
     queue: str
     letters: int  # that wait

@@ -51,7 +51,7 @@ MARKED: Final = frozenset(
 
 
 class SeriesMark(msgspec.Struct, frozen=True):
-    """Something that was changed, by whom: a mark in a chart."""
+    """A change to show as a mark in a chart."""
 
     at: datetime
     queue: str
@@ -61,7 +61,10 @@ class SeriesMark(msgspec.Struct, frozen=True):
 
 
 class ForecastBand(msgspec.Struct, frozen=True):
-    """What a series is expected to be, and between which values four in five steps are; None: too little is known."""
+    """The expected values of a series, and the range that contains four in five of them.
+
+    Values are None where there is too little data.
+    """
 
     value: list[float | None]
     low: list[float | None]
@@ -70,17 +73,17 @@ class ForecastBand(msgspec.Struct, frozen=True):
 
 
 class SeriesForecast(msgspec.Struct, frozen=True):
-    """The steps after a series."""
+    """The forecast for the steps after a series."""
 
     times: list[int]
     series: dict[str, ForecastBand]
 
 
 class HistorySeries(msgspec.Struct, frozen=True):
-    """Metrics of a queue, or of the broker, over time: columns of one length, for a chart.
+    """Metrics of a queue, or of the broker, over time: columns of equal length, for a chart.
 
-    `times` are the beginnings of the steps in seconds since 1970, all multiples of the step. Each series has a value
-    per step, and None where nothing was recorded. `begins_at` is where the history of this resolution begins.
+    `times` are the starts of the steps, in seconds since 1970 and multiples of the step. Each series has one value per
+    step, or None where nothing was recorded. `begins_at` is the start of the history at this resolution.
     """
 
     queue: str | None
@@ -97,7 +100,7 @@ class HistorySeries(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long something took. Percentiles are at most 6 % off; None: nothing was timed."""
+    """How long something took. Percentiles are accurate to 6 %. They are None if nothing was measured."""
 
     count: int = 0
     mean_ms: float | None = None
@@ -127,7 +130,7 @@ class QueueMetrics(msgspec.Struct, frozen=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """Whether it works; `problems` says what somebody should look at."""
+    """Whether the broker works. `problems` lists what an operator should look at."""
 
     status: Literal["ok", "degraded", "stopping", "failed"]
     problems: list[str]
@@ -139,8 +142,8 @@ class HealthReport(msgspec.Struct, frozen=True):
 class MetricsReport(msgspec.Struct, frozen=True):
     """Counters, latencies and health at one moment.
 
-    Counters are since `since`, when the directory was opened. `latencies` has push, lease, settle, commit and delivery
-    (from push to delivery).
+    Counters start at `since`, when the directory was opened. `latencies` contains push, lease, settle, commit and
+    delivery (from push to delivery).
     """
 
     at: datetime

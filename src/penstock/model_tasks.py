@@ -27,7 +27,7 @@ from penstock.model_letters import LetterFilter, MessageFilter
 
 
 class TaskState(StrEnum):
-    """Where a task stands. Those of `FINAL` do not change any more by themselves."""
+    """The state of a task. Final states, those in `FINAL`, change only when someone retries the task."""
 
     SCHEDULED = "scheduled"  # not due yet
     PENDING = "pending"  # waits for a worker
@@ -51,7 +51,7 @@ NO_KWARGS: Final = msgspec.Raw(b"{}")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The payload of a task. `args` and `kwargs` are JSON as the caller gave them."""
+    """The payload of a task. `args` and `kwargs` are JSON, exactly as the caller passed them."""
 
     task_id: str  # a UUID, in lower case with hyphens
     task_type: str
@@ -68,7 +68,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task to be stored. Plain ones may as well be pushed: see `tasks_batch`."""
+    """A task to store."""
 
     task_id: str
     task_type: str
@@ -100,14 +100,14 @@ class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The result of a submission: `is_new` is false when `task_id` names one that was there before."""
+    """The result of a submission. `is_new` is false if a task with this `task_id` existed before."""
 
     task_id: str
     is_new: bool = True
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one run of a task ended. `delay_seconds` None means the queue's backoff."""
+    """How one run of a task ended. If `delay_seconds` is None, the queue's backoff applies."""
 
     receipt: Receipt
     task_id: str
@@ -120,7 +120,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt at a task, as its history shows it."""
+    """One run of a task."""
 
     attempt: int
     worker: str
@@ -163,7 +163,7 @@ def decoded_result(result: bytes) -> Any:
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task, as it is shown. `runs` is filled when one task is asked for, not in lists."""
+    """A task. `runs` is set when a single task is requested, not in lists."""
 
     task_id: str
     task_type: str
@@ -221,7 +221,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks of a queue are in each state. Messages that are no tasks are not counted."""
+    """The number of tasks of a queue in each state. Messages that are not tasks are not counted."""
 
     queue: str
     scheduled: int = 0
@@ -235,14 +235,14 @@ class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suggestion(msgspec.Struct, frozen=True):
-    """A value that tasks have in a field, and how many of them have it: None where that is not known."""
+    """A value of a field, and the number of tasks that have it; None if that is not known."""
 
     value: str
     count: int | None = None
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Which tasks are meant; every field that is set must match. Newest first."""
+    """A filter for tasks. A task must match every field that is set."""
 
     states: tuple[TaskState, ...] = ()
     task_type: str | None = None
@@ -262,7 +262,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """Some tasks, and where to go on: None when these are the last."""
+    """A page of tasks, and the cursor of the next page; None on the last page."""
 
     tasks: list[TaskView]
     cursor: str | None = None
@@ -272,7 +272,7 @@ WorkflowStatus = Literal["running", "completed", "failed", "cancelled"]
 
 
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow: its tasks in queues that one may read."""
+    """A workflow, with its tasks in queues that the caller may read."""
 
     workflow: str
     status: WorkflowStatus  # running while a task is not final, failed when one is dead
@@ -288,14 +288,14 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowPage(msgspec.Struct, frozen=True):
-    """Some workflows, and where to go on: None when these are the last."""
+    """A page of workflows, and the cursor of the next page; None on the last page."""
 
     workflows: list[WorkflowView]
     cursor: str | None = None
 
 
 class OperationAction(StrEnum):
-    """What an operation does with all that match its filter."""
+    """What a bulk operation does with the items that match its filter."""
 
     PURGE = "purge"  # tasks
     CANCEL = "cancel"
@@ -309,7 +309,7 @@ TASK_ACTIONS: Final = (OperationAction.PURGE, OperationAction.CANCEL, OperationA
 
 
 class OperationState(StrEnum):
-    """Whether an operation is being worked on."""
+    """The state of a bulk operation."""
 
     RUNNING = "running"
     WAITING = "waiting_for_canary"  # its first items are done; it waits for "continue"
@@ -320,7 +320,7 @@ class OperationState(StrEnum):
 
 
 class ItemError(NamedTuple):
-    """Why an operation could not deal with one of its items."""
+    """Why an operation failed for one item."""
 
     id: str
     code: str
@@ -328,7 +328,7 @@ class ItemError(NamedTuple):
 
 
 class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How an operation on many things is run."""
+    """Options of a bulk operation."""
 
     dry_run: bool = False  # only count
     rate: float | None = None  # items per second at most
@@ -337,7 +337,7 @@ class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation on many tasks, dead letters or messages, and how far it is."""
+    """A bulk operation on tasks, dead letters or messages, and its progress."""
 
     operation_id: str  # "" for a dry run
     action: OperationAction
@@ -394,10 +394,10 @@ WorkerRequest = Literal["", "quiet", "stop"]
 
 
 class WorkerNews(msgspec.Struct, frozen=True):
-    """What a worker receives: runs to break off, because their tasks were cancelled; and what an operator wants of it.
+    """News for a worker: runs to abort because their tasks were cancelled, and requests of operators.
 
-    `requested` is what the worker should do now: "quiet" is to take no more tasks, "" to take them again, "stop" to end
-    after what runs, for which it has `grace_seconds`, or what its own settings say.
+    `requested` is what the worker should do now: "quiet" means take no more tasks, "" take tasks again, "stop" exit
+    after the running tasks have ended. They have `grace_seconds` for that, or the worker's own grace period.
     """
 
     cancelled: tuple[str, ...] = ()  # task ids
@@ -406,9 +406,9 @@ class WorkerNews(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker, as it is shown: alive, stuck, quiet, stopping, or dead for a while before it is forgotten.
+    """A worker. Its state is alive, stuck, quiet, stopping or dead; dead workers are listed for a while.
 
-    `requested` is what an operator wants of it, which it may not have done yet.
+    `requested` is what an operator asked for. The worker may not have done it yet.
     """
 
     info: WorkerInfo
@@ -421,7 +421,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A task that is submitted by the clock."""
+    """A task that is submitted regularly."""
 
     name: str
     cron: str  # five fields, or six with seconds first; or @hourly and the like
@@ -440,7 +440,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule, as it is shown."""
+    """A schedule and its ticks."""
 
     spec: ScheduleSpec
     next_at: datetime | None  # None while it is paused
@@ -449,7 +449,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of a schedule that somebody ran by hand."""
+    """A task that was submitted by running a schedule manually."""
 
     task_id: str
     schedule: str
@@ -458,14 +458,14 @@ class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextTick(msgspec.Struct, frozen=True):
-    """When a schedule is due: in UTC, and as the clocks of its time zone show it."""
+    """When a schedule is due, in UTC and as local time in its time zone."""
 
     at: datetime
     local: str
 
 
 class PastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a schedule has submitted, by its clock or by hand, and how it went."""
+    """A task that a schedule submitted, by a tick or manually, and its state."""
 
     task_id: str
     trigger: Literal["tick", "manual"]
@@ -477,7 +477,10 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleTicks(msgspec.Struct, frozen=True, kw_only=True):
-    """The next ticks of a schedule, and its last runs, newest first. While it is paused, the ticks that would come."""
+    """The next ticks of a schedule, and its last runs, newest first.
+
+    For a paused schedule, these are the ticks that it would have.
+    """
 
     schedule: str
     cron: str

@@ -165,7 +165,7 @@ class PushReply(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """What a member of a group receives when it joins and with every heartbeat."""
+    """The assignment of a member of a group, received when it joins and with every heartbeat."""
 
     member: str
     generation: int
@@ -175,7 +175,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A member of a group, as others see it."""
+    """A member of a group."""
 
     member: str
     generation: int
@@ -192,7 +192,7 @@ class SinkState(msgspec.Struct, frozen=True):
 
 
 class HistoryInfo(msgspec.Struct, frozen=True):
-    """Where stored files lie, and up to which sequence the journal is durable."""
+    """The location of the stored files, and the sequence up to which the journal is durable."""
 
     shard_id: str  # 32 hex digits, as the file PENSTOCK has them
     directory: str
@@ -207,7 +207,7 @@ class HistoryInfo(msgspec.Struct, frozen=True):
 
 
 class BackupState(msgspec.Struct, frozen=True):
-    """The backup that runs, or the last one since the broker started."""
+    """The running backup, or the last one since the broker started."""
 
     destination: str = ""
     status: Literal["none", "running", "done", "failed"] = "none"
@@ -224,7 +224,7 @@ class BackupState(msgspec.Struct, frozen=True):
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
-    """Data keys by their ids; an erased one is empty."""
+    """Data keys by id. An erased key is empty."""
 
     keys: list[tuple[bytes, bytes]]
 
@@ -233,7 +233,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
 
 class DataKeyView(msgspec.Struct, frozen=True):
-    """A data key, without the key itself."""
+    """A data key, without the key material."""
 
     id: str
     queue: str
@@ -242,7 +242,7 @@ class DataKeyView(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What a broker says about itself."""
+    """The version and settings that a broker reports about itself."""
 
     version: str
     durability: str
@@ -250,7 +250,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class MessageState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a message in one group, and why: `code` and `text` are those of `why`."""
+    """The state of a message in one group, and the reason: `code` and `text` are those of `why`."""
 
     group: str
     state: str  # ready, delayed, leased, waiting, settled, dead, lost or skipped
@@ -267,14 +267,14 @@ class MessageState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageDetails(msgspec.Struct, frozen=True):
-    """A message, and its state in each group."""
+    """A message and its state in each group."""
 
     message: Message
     groups: list[MessageState]
 
 
 class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a message: it was pushed, leased or redriven, or an outcome of a delivery."""
+    """An event of a message: pushed, leased, redriven, or the outcome of a delivery."""
 
     at: datetime
     what: str  # pushed, leased, redriven, or an outcome: acked, retried, timed_out, dead, expired, …
@@ -287,7 +287,7 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, and what happened to it, oldest first."""
+    """One message and its events, oldest first."""
 
     id: MessageId
     pushed_at: datetime
@@ -297,7 +297,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that were found, newest first, and how far back the search went."""
+    """The messages found, newest first, and how far back the search went."""
 
     timelines: list[Timeline]
     examined: int  # messages that were looked at
@@ -306,7 +306,7 @@ class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that match, the newest first, and how far back the search went."""
+    """Matching messages, newest first, and how far back the search went."""
 
     messages: list[Message]
     cursor: str | None = None  # continues the search; None: nothing is left
@@ -315,7 +315,7 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionSeek(msgspec.Struct, frozen=True):
-    """What a seek of a group does in one partition."""
+    """The effect of a seek of a group in one partition."""
 
     partition: str
     from_offset: int  # the oldest that the group may still get
@@ -326,7 +326,7 @@ class PartitionSeek(msgspec.Struct, frozen=True):
 
 
 class SeekPreview(msgspec.Struct, frozen=True):
-    """What a seek of a group would do."""
+    """The effect that a seek of a group would have."""
 
     redelivered: int
     skipped: int
@@ -335,7 +335,7 @@ class SeekPreview(msgspec.Struct, frozen=True):
 
 
 class LeaseView(msgspec.Struct, frozen=True):
-    """A lease that is held."""
+    """An active lease."""
 
     lease_id: str  # 16 hex digits
     group: str
@@ -347,7 +347,7 @@ class LeaseView(msgspec.Struct, frozen=True):
 
 
 class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection to a broker: who is on it, since when, and what is under way."""
+    """A connection to a broker: its principal, age and activity."""
 
     connection_id: str
     protocol: str  # tcp, json, http, websocket or grpc
@@ -361,14 +361,14 @@ class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections, the oldest first; `total` is how many there are."""
+    """Connections, oldest first. `total` is the number of all connections."""
 
     connections: list[ConnectionView]
     total: int
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that serves a store, or waits to do so."""
+    """A process that serves a store, or is a spare for it."""
 
     node: str
     address: str
@@ -380,7 +380,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker keeps its data in, and the nodes that share it. A directory and memory are shared by nobody."""
+    """The storage of a broker, and the nodes that share it. A directory or memory is never shared."""
 
     store: Literal["file", "memory", "postgres"]
     is_shared: bool
@@ -394,7 +394,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery of a message, or a run of a task. One that goes on has no end and no outcome."""
+    """A delivery of a message, or a run of a task. If it has not ended, it has no end and no outcome."""
 
     group: str
     attempt: int
@@ -406,7 +406,7 @@ class TraceRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A message or a task of a trace, with how long it waited in all and how long it ran."""
+    """A message or a task of a trace, with its total waiting and running time."""
 
     kind: Literal["message", "task"]
     id: MessageId
@@ -431,9 +431,9 @@ class TraceReach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceView(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages and tasks of a trace in the order in which they were pushed.
+    """The messages and tasks of a trace, in the order of their pushes.
 
-    `is_cut`: there are more of them, or queues that were not searched.
+    `is_cut` means that there are more of them, or that some queues were not searched.
     """
 
     trace: str
@@ -445,7 +445,7 @@ class TraceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group at an instant: `lag` is what was not settled, `leased` what of it was in flight, `depth` the rest."""
+    """A group at a moment: `lag` counts unsettled messages, `leased` those in flight, `depth` the rest."""
 
     group: str
     depth: int
@@ -454,9 +454,9 @@ class PastGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at an instant: lag and depth of the group that was furthest behind, leases of all.
+    """A queue at a moment: lag and depth of the group that was furthest behind, and the leases of all groups.
 
-    `is_cut`: the instant is before `begins_at`, where its history begins, and there are no numbers.
+    `is_cut` means that the moment is before `begins_at`, the start of the queue's history, so there are no numbers.
     """
 
     queue: str
@@ -469,7 +469,7 @@ class PastQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastState(msgspec.Struct, frozen=True, kw_only=True):
-    """Queues at an instant in the past."""
+    """The queues at a moment in the past."""
 
     at: datetime
     begins_at: datetime | None  # the latest beginning of the history of a queue; None: all of it is kept
@@ -478,7 +478,7 @@ class PastState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a pipeline, as whoever runs it reports it."""
+    """A run of a pipeline, as reported by the process that runs it."""
 
     pipeline: str
     run: str
@@ -493,7 +493,7 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pipeline and its last runs, the newest first."""
+    """A pipeline and its last runs, newest first."""
 
     name: str
     runs: list[PipelineRun]

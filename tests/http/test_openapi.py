@@ -58,6 +58,16 @@ def test_the_document_is_sound():
             assert placed == set(re.findall(r"{(\w+)}", path))
 
 
+def test_descriptions_are_those_of_the_operations_in_the_words_of_json():
+    found = document(ROUTES)
+    join = found["paths"]["/api/v1/queues/{queue}/groups/{group}/members"]["post"]
+    descriptions = [schema.get("description", "") for schema in found["components"]["schemas"].values()]
+
+    assert join["summary"] == "Join a group as a member"
+    assert join["description"].startswith("A member that sends no heartbeat for `session_ms` is removed.")
+    assert not [text for text in descriptions if "_seconds`" in text or "None" in text or "\n    " in text]
+
+
 def test_a_seek_answers_with_nothing_and_its_dry_run_with_a_preview():
     responses = document(ROUTES)["paths"]["/api/v1/queues/{queue}/groups/{group}/seek"]["post"]["responses"]
 

@@ -22,7 +22,7 @@ Status = Literal["ok", "degraded", "spare", "stopping", "failed"]
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether to send requests here; `problems` says why not, or what somebody should look at."""
+    """Whether the broker accepts requests. `problems` says why not, or what an operator should look at."""
 
     status: Status
     problems: list[str]
@@ -33,7 +33,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class WorkerCounts(msgspec.Struct, frozen=True):
-    """Workers that sent a heartbeat lately, by their state."""
+    """The number of workers with a recent heartbeat, by state."""
 
     alive: int = 0
     stuck: int = 0

@@ -1,4 +1,4 @@
-"""What both faces of the client share, without I/O: deliveries, transactions, lease sizes, edits of dead letters."""
+"""What the asyncio and the blocking API share, without I/O: deliveries, transactions, lease sizes, edits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ D = TypeVar("D", bound="BaseDelivery")
 
 
 class BaseDelivery:
-    """One handing of one message to one consumer; how to settle it is up to the face."""
+    """One delivery of a message to a consumer. The methods that settle it are in the subclasses."""
 
     __slots__ = ("_index", "_leased", "_piece", "payload", "settled")
 
@@ -205,7 +205,7 @@ L = TypeVar("L", bound="BaseLeased[Any]")
 
 
 class BaseLeasedQueues(Sequence[D], Generic[D, L]):
-    """The deliveries of a lease over several queues: `leases` has a lease for each queue that had something."""
+    """The deliveries of a lease over several queues. `leases` has one lease for each queue that had messages."""
 
     __slots__ = ("leases", "session")
 
@@ -243,7 +243,7 @@ class BaseLeasedQueues(Sequence[D], Generic[D, L]):
 
     @property
     def batch_max(self) -> int:
-        """How many messages to take at a time, by the options of the queues; 0: any number."""
+        """The number of messages to lease at a time, from the options of the queues; 0 means any number."""
         return min((lease.batch_max for lease in self.leases if lease.batch_max), default=0)
 
     def __repr__(self) -> str:
@@ -251,7 +251,7 @@ class BaseLeasedQueues(Sequence[D], Generic[D, L]):
 
 
 class BaseLeased(Sequence[D], Generic[D]):
-    """The deliveries of one lease; payloads are cut out of their batches on the way through."""
+    """The deliveries of one lease. Payloads are read from their batches during iteration."""
 
     __slots__ = (
         "_count", "_pieces", "_pieces_loaded", "batch_max", "expires_micros", "group", "lease_seconds", "nonce",
@@ -274,7 +274,7 @@ class BaseLeased(Sequence[D], Generic[D]):
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """The rows behind the deliveries; those in segments are fetched when first looked at."""
+        """The rows behind the deliveries. Rows in segments are loaded on first access."""
         if not self._pieces_loaded:
             loaded = self.session.loaded(self._pieces)
             if loaded is not self._pieces:  # retention may have been quicker with some
@@ -285,7 +285,7 @@ class BaseLeased(Sequence[D], Generic[D]):
 
     @property
     def lease_id(self) -> str:
-        """The name of the lease; empty when nothing was leased."""
+        """The id of the lease; empty if nothing was leased."""
         return f"{self.nonce:016x}" if self.nonce else ""
 
     def __len__(self) -> int:

@@ -1,1 +1,1 @@
-"""Penstock in other people's frameworks. Each part imports its framework, and nothing else imports the parts."""
+"""Integrations with other frameworks. Each module imports its framework; no other module imports these."""

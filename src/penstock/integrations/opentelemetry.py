@@ -9,9 +9,9 @@
     app = penstock.App(url, middleware=[otel.middleware()])
     logging.getLogger("penstock").addHandler(otel.handler())
 
-Only the API is needed; without an SDK behind it everything here does nothing. Names follow the semantic conventions of
-messaging. The context travels as W3C `traceparent` in the message's `trace`, so producers and consumers in other
-languages take part.
+Only the API is required; without an SDK, everything here does nothing. Names follow the semantic conventions for
+messaging. The context is stored as W3C `traceparent` in the `trace` of the message, so producers and consumers in other
+languages can take part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OpenTelemetry(Observer):
         self._instruments: dict[str, Any] = {}
 
     def measured(self, measurement: Measurement) -> None:
-        """A counter or a histogram of the same name."""
+        """Record a measurement in a counter or histogram of the same name."""
         instrument = self._instruments.get(measurement.name) or self._new_instrument(measurement)
         labels = dict(measurement.labels)
         if measurement.kind == "counter":
@@ -75,7 +75,7 @@ class OpenTelemetry(Observer):
 
     @contextmanager
     def around(self, call: Call) -> Iterator[None]:
-        """A span for the call. That of a push has its context stored with the messages."""
+        """Open a span for a call. The context of a push span is stored with the messages."""
         name, attributes = f"{_VERBS[call.operation]} {call.queue}", _attributes(call.operation, call.queue)
         with self.tracer.start_as_current_span(name, kind=_KINDS[call.operation], attributes=attributes) as span:
             if call.operation == "push":
@@ -116,7 +116,7 @@ class OpenTelemetry(Observer):
 
 
 def traceparent() -> str | None:
-    """The context of the present span, as it is stored; None outside of one."""
+    """Return the context of the current span as text, or None if there is no span."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier.get(_TRACEPARENT)
@@ -141,14 +141,14 @@ def _attributes(operation: str, queue: str) -> dict[str, Any]:
 
 
 class TaskSpans(Middleware):
-    """Spans of tasks. Runs in other processes need the middleware there too: it is made by the app's module."""
+    """Middleware that creates spans for tasks. Processes of a worker have it too, if the app's module adds it."""
 
     def __init__(self, otel: OpenTelemetry) -> None:
         self._otel = otel
         self._open: dict[int, tuple[AbstractContextManager[Span], Span]] = {}
 
     def enqueue(self, task: TaskSubmission) -> TaskSubmission:
-        """A span for it; the task carries its context, unless it has one of its own."""
+        """Open a span for enqueueing. The task stores its context, unless it has a trace already."""
         attributes = {**_attributes("push", task.queue), "messaging.message.id": task.task_id}
         with self._otel.tracer.start_as_current_span(
             f"send {task.task_type}", kind=SpanKind.PRODUCER, attributes=attributes
@@ -156,13 +156,13 @@ class TaskSpans(Middleware):
             return msgspec.structs.replace(task, trace=task.trace or traceparent())
 
     def before(self, context: TaskContext) -> None:
-        """The span of a run begins."""
+        """Start the span of a run."""
         attributes = {**_attributes("process", context.queue), "messaging.message.id": context.id}
         entered = self._otel._consumer_span(f"process {context.envelope.task_type}", context.trace, attributes)
         self._open[id(context)] = (entered, entered.__enter__())
 
     def after(self, context: TaskContext, ending: Ending) -> None:
-        """It ends, with an error when the run did."""
+        """End the span of a run, with its error if it failed."""
         entered, span = self._open.pop(id(context), (None, None))
         if entered is None or span is None:
             return
@@ -183,14 +183,14 @@ _STANDARD: Final = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}
 
 
 class LogHandler(logging.Handler):
-    """Records of `logging` as log records of OpenTelemetry: the message, the fields in `extra`, and the span."""
+    """Sends `logging` records to OpenTelemetry: the message, the fields in `extra`, and the span."""
 
     def __init__(self, level: int, logger_provider: Any = None) -> None:
         super().__init__(level)
         self._logger = get_logger(SCOPE, VERSION, logger_provider)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record; what goes wrong is for `logging` to report."""
+        """Send one record. Errors are handled by `logging`."""
         try:
             self._logger.emit(_log_record(record))
         except Exception:  # noqa: BLE001 - as every handler does

@@ -1,4 +1,4 @@
-"""A plugin for pytest, which finds it by itself: the fixture `penstock_app`.
+"""A pytest plugin, loaded automatically, with the fixture `penstock_app`.
 
     # pyproject.toml
     [tool.pytest.ini_options]
@@ -9,8 +9,9 @@
         penstock_app.run_pending()
         assert job.result() == 1
 
-While the test runs, the app's tasks are kept in memory, whatever its url; nothing runs before `run_pending()`, and time
-moves only with `advance(seconds)`. Without the setting it is a new app, for tasks that the test declares itself.
+During the test, the tasks of the app are stored in memory, whatever its URL. Nothing runs before `run_pending()`, and
+time moves only with `advance(seconds)`. Without the setting, the fixture is a new app, for tasks that the test
+declares.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Operations on who may do what (keys, users, roles, namespaces), on data keys, and on the audit log.
+"""Operations on access (keys, users, roles, namespaces), on data keys, and on the audit log.
 
-Whoever may change keys, users or roles may become an owner.
+A caller that may change keys, users or roles can become an owner.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ CHANGING: Final = ("invalid_field", "invalid_name", "access_not_found")
     example={"name": "shop", "grants": ["producer:orders"], "expires_ms": 2_592_000_000},
 )
 class CreateKey(Operation[NewKey], frozen=True):
-    """Create an API key; the reply is the only place where it is shown.
+    """Create an API key. The reply is the only place that shows it.
 
-    `name` is the principal whose key it is. One that does not exist is created with these grants; one that exists gets
-    another key, and grants are left out. `certificates` are names in client certificates that stand for it too.
+    `name` is the principal that the key belongs to. If the principal does not exist, it is created with these `grants`.
+    If it exists, it gets another key, and `grants` must be omitted. `certificates` are names in client certificates
+    that also identify the principal.
     """
 
     name: Name
@@ -127,7 +128,7 @@ class ListKeys(Operation[list[ApiKeyView]], frozen=True):
     example={"keep_ms": 3_600_000},
 )
 class RotateKey(Operation[NewKey], frozen=True):
-    """Create a key in place of another, which still counts for a while: a day, unless `keep_seconds` is given."""
+    """Replace a key with a new one. The old key stays valid for `keep_seconds`, by default one day."""
 
     key_id: KeyId
     keep_seconds: Annotated[float, Check(check_seconds)] = KEEP_SECONDS_DEFAULT
@@ -136,7 +137,7 @@ class RotateKey(Operation[NewKey], frozen=True):
 
 @operation(Action.OPERATE, http="DELETE /keys/{key_id}", errors=CHANGING, repeat=Repeat.NEVER)
 class RevokeKey(Operation[None], frozen=True):
-    """End a key now; connections that were made with it are closed."""
+    """Revoke a key immediately and close the connections that use it."""
 
     key_id: KeyId
 
@@ -151,9 +152,9 @@ class RevokeKey(Operation[None], frozen=True):
     example={"grants": ["operator:shop.*"], "password": "correct horse battery"},
 )
 class SetUser(Operation[UserView], frozen=True):
-    """Create a user, or change what is given; a new one needs grants.
+    """Create a user, or change the given fields of an existing user.
 
-    A password is for signing in to the dashboard; empty removes it.
+    A new user needs `grants`. The `password` is for the dashboard; an empty password removes it.
     """
 
     name: Name
@@ -168,12 +169,12 @@ class SetUser(Operation[UserView], frozen=True):
 
 @operation(Action.OPERATE, http="GET /users", reply="users")
 class ListUsers(Operation[list[UserView]], frozen=True):
-    """List the users and other principals."""
+    """List all users and other principals."""
 
 
 @operation(Action.OPERATE, http="DELETE /users/{name}", errors=CHANGING, repeat=Repeat.NEVER)
 class DeleteUser(Operation[None], frozen=True):
-    """Delete a user with its keys; its connections are closed."""
+    """Delete a user and their keys, and close their connections."""
 
     name: Name
 
@@ -188,7 +189,7 @@ class DeleteUser(Operation[None], frozen=True):
     example={"grants": ["push:orders", "monitor:shop.*"]},
 )
 class SetRole(Operation[RoleView], frozen=True):
-    """Create a role, or change it; whoever has it has the new grants at once."""
+    """Create or change a role. The change applies immediately to everyone who has the role."""
 
     name: Name
     grants: Texts
@@ -196,12 +197,12 @@ class SetRole(Operation[RoleView], frozen=True):
 
 @operation(Action.OPERATE, http="GET /roles", reply="roles")
 class ListRoles(Operation[list[RoleView]], frozen=True):
-    """List the roles, the built-in ones first."""
+    """List the roles, built-in roles first."""
 
 
 @operation(Action.OPERATE, http="DELETE /roles/{name}", errors=CHANGING, repeat=Repeat.NEVER)
 class DeleteRole(Operation[None], frozen=True):
-    """Delete a role that nobody has."""
+    """Delete a role. Nobody must have it."""
 
     name: Name
 
@@ -216,7 +217,7 @@ class DeleteRole(Operation[None], frozen=True):
     example={"queues": 100, "bytes": 10_737_418_240, "messages_rate": 5000},
 )
 class SetNamespace(Operation[NamespaceView], frozen=True):
-    """Declare a namespace, or replace its quotas; a quota that is left out is no limit."""
+    """Create a namespace or replace its quotas. A quota that is omitted is unlimited."""
 
     name: Name
     quotas: Annotated[Quotas, Check(_quotas)] = Quotas()
@@ -229,16 +230,16 @@ class ListNamespaces(Operation[list[NamespaceView]], frozen=True):
 
 @operation(Action.OPERATE, http="DELETE /namespaces/{name}", errors=CHANGING, repeat=Repeat.NEVER)
 class DeleteNamespace(Operation[None], frozen=True):
-    """Delete a namespace that nobody belongs to; its queues stay."""
+    """Delete a namespace. It must have no principals; its queues are kept."""
 
     name: Name
 
 
 @operation(Action.MONITOR, http="GET /me", route="get_me", errors=("not_authenticated",), queues=())
 class Me(Operation[PrincipalView], frozen=True):
-    """Who asks, and what they may do.
+    """Get the authenticated principal and its grants.
 
-    Everybody may know this of themselves: it touches no queue.
+    Every principal may call this. It does not access any queue.
     """
 
 
@@ -249,14 +250,17 @@ IN_ENCRYPTED: Final = (*IN_QUEUE, "invalid_field")
 
 @operation(Action.READ)
 class GetDataKeys(Operation[QueueKeys], frozen=True):
-    """The data keys of a queue and of its dead letters, for readers of stored files: whoever may read may decrypt."""
+    """Get the data keys of a queue and of its dead letters, to read stored files.
+
+    A principal that may read a queue may also decrypt it.
+    """
 
     queue: QueueName
 
 
 @operation(Action.MONITOR, http="GET /encryption", route="list_data_keys", reply="keys", queues=())
 class ListDataKeys(Operation[list[DataKeyView]], frozen=True):
-    """The data keys of all encrypted queues, without the keys themselves."""
+    """List the data keys of all encrypted queues, without the key material."""
 
     def visible(self, reply: list[DataKeyView], may: Callable[[str], bool]) -> list[DataKeyView]:
         return [key for key in reply if may(key.queue)]
@@ -271,7 +275,7 @@ class ListDataKeys(Operation[list[DataKeyView]], frozen=True):
     errors=IN_ENCRYPTED,
 )
 class RotateDataKey(Operation[str], frozen=True):
-    """Encrypt with a new data key from now on; its id."""
+    """Create a new data key for a queue and encrypt with it from now on. Returns its id."""
 
     queue: QueueName
 
@@ -286,9 +290,10 @@ class RotateDataKey(Operation[str], frozen=True):
     example={"confirm": "orders"},
 )
 class EraseDataKeys(Operation[int], frozen=True):
-    """Erase the data keys of a queue and of its dead letters: what they encrypted is lost for good; how many.
+    """Erase the data keys of a queue and of its dead letters. Returns the number of erased keys.
 
-    `confirm` repeats the name of the queue. With `before`, keys that were followed by another by then.
+    Everything that was encrypted with these keys becomes unreadable, permanently. `confirm` must repeat the name of the
+    queue. With `before`, only keys that were replaced by a newer key before that time are erased.
     """
 
     queue: QueueName
@@ -311,9 +316,10 @@ class EraseDataKeys(Operation[int], frozen=True):
     example={"master_key": "/etc/penstock/new-master.key"},
 )
 class RewrapDataKeys(Operation[int], frozen=True):
-    """Wrap all data keys with another master key, from a key file on the broker's machine; how many.
+    """Encrypt all data keys with another master key. Returns the number of rewrapped keys.
 
-    No data is touched. The setting `master_key` must name the new file when the broker starts again.
+    `master_key` is the path of a key file on the broker's machine. The data itself does not change. Before the broker
+    restarts, set `master_key` in its settings to the new file.
     """
 
     master_key: str = msgspec.field()
@@ -331,9 +337,9 @@ class RewrapDataKeys(Operation[int], frozen=True):
     example={"who": "ann", "outcome": "failed", "limit": 20},
 )
 class ListAudit(Operation[list[AuditRecord]], frozen=True):
-    """Records of the audit log, newest first.
+    """List records of the audit log, newest first.
 
-    `outcome` is `ok`, `failed` for every error, or the code of one; `since` is a time.
+    `outcome` is `ok`, `failed` for any error, or an error code.
     """
 
     who: str | None = None
@@ -345,7 +351,7 @@ class ListAudit(Operation[list[AuditRecord]], frozen=True):
 
 @operation(Action.OPERATE, http="GET /audit/verify", route="get_audit_verification")
 class VerifyAudit(Operation[AuditVerification], frozen=True):
-    """Check the chain of the whole audit log.
+    """Verify the hash chain of the whole audit log.
 
-    A record that was changed, removed or moved is named among the `problems`.
+    `problems` lists records that were changed, removed or moved.
     """

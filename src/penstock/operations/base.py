@@ -18,6 +18,7 @@ class itself. `embedded/handlers.py` holds the function that executes it. Its JS
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, StrEnum
@@ -62,7 +63,8 @@ class Spec(msgspec.Struct, frozen=True):
     """The declaration of an operation, apart from its arguments."""
 
     name: str  # of the call on the wire, in metrics and in logs: `create_queue`
-    summary: str
+    summary: str  # the first line of the docstring
+    description: str  # the rest of it
     action: Action
     repeat: Repeat
     result: Any  # the type of the reply
@@ -140,9 +142,11 @@ def operation(
     def declare(cls: Declared) -> Declared:
         method, _, path = http.partition(" ")
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        summary, _, description = inspect.cleandoc(cls.__doc__ or "").partition("\n")
         cls.spec = Spec(
             name=name,
-            summary=(cls.__doc__ or "").strip().splitlines()[0].removesuffix("."),
+            summary=summary.removesuffix("."),
+            description=description.strip(),
             action=action,
             repeat=repeat,
             result=_result_of(cls),

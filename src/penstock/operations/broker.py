@@ -1,4 +1,4 @@
-"""Operations on the broker itself, on its stored files, and those of sinks and producers."""
+"""Operations on the broker itself and on its stored files, and operations of sinks and producers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.replies import BackupState, HistoryInfo, ServerInfo, SinkState
     queues=(),
 )
 class Info(Operation[ServerInfo], frozen=True):
-    """Version, durability and number of queues of the broker.
+    """Get the broker's version, durability and number of queues.
 
-    Whoever connects may ask; queues that they may not monitor are not counted.
+    Every authenticated caller may ask. Queues that the caller may not monitor are not counted.
     """
 
 
@@ -31,7 +31,7 @@ class Info(Operation[ServerInfo], frozen=True):
     reply="sealed",
 )
 class Seal(Operation[int], frozen=True):
-    """Write everything so far to the Parquet history."""
+    """Write all messages so far to Parquet segments."""
 
 
 @operation(
@@ -41,9 +41,9 @@ class Seal(Operation[int], frozen=True):
     reply="sequence",
 )
 class Sync(Operation[int], frozen=True):
-    """Have the disk store everything so far; the sequence up to which the journal is durable.
+    """Sync the journal to disk. Returns the sequence up to which it is durable.
 
-    With the durability `os` or `interval` a reply does not wait for the disk. This does.
+    With durability `os` or `interval`, replies do not wait for the disk. This operation does.
     """
 
 
@@ -53,7 +53,7 @@ class Sync(Operation[int], frozen=True):
     route="compact_segments",
 )
 class Compact(Operation[Freed], frozen=True):
-    """Apply retention now."""
+    """Apply retention now, and return what was freed."""
 
 
 @operation(
@@ -63,7 +63,7 @@ class Compact(Operation[Freed], frozen=True):
     reply="pauses",
 )
 class Pauses(Operation[list[PauseState]], frozen=True):
-    """What is paused: the broker, namespaces, queues and groups, since when and why."""
+    """List everything that is paused, with when and why: the broker, namespaces, queues and groups."""
 
     def queues(self) -> Iterable[str]:
         return ()
@@ -80,7 +80,10 @@ class Pauses(Operation[list[PauseState]], frozen=True):
     example={"what": "push", "reason": "the disk is replaced"},
 )
 class PauseBroker(Operation[None], frozen=True):
-    """Pause every queue of the broker but its own: `what` is delivery, push or all."""
+    """Pause all queues of the broker except its internal ones.
+
+    `what` is `delivery`, `push` or `all`.
+    """
 
     what: Paused = "all"
     reason: PauseReason = ""
@@ -94,7 +97,7 @@ class PauseBroker(Operation[None], frozen=True):
     example={"what": "all"},
 )
 class ResumeBroker(Operation[None], frozen=True):
-    """Resume the broker. What is paused by itself, a namespace, a queue or a group, stays so."""
+    """Resume the broker. Namespaces, queues and groups that were paused separately stay paused."""
 
     what: Paused = "all"
 
@@ -107,9 +110,10 @@ class ResumeBroker(Operation[None], frozen=True):
     example={"what": "push", "reason": "the tenant moves"},
 )
 class PauseNamespace(Operation[None], frozen=True):
-    """Pause every queue of a namespace: `what` is delivery, push or all.
+    """Pause all queues of a namespace.
 
-    Those are the queues whose names begin with the namespace and a dot, be it declared or not, new ones too.
+    `what` is `delivery`, `push` or `all`. This affects every queue whose name begins with the namespace and a dot,
+    including queues created later. The namespace does not have to be declared.
     """
 
     namespace: NamespacePrefix
@@ -128,7 +132,7 @@ class PauseNamespace(Operation[None], frozen=True):
     example={"what": "all"},
 )
 class ResumeNamespace(Operation[None], frozen=True):
-    """Resume a namespace. What is paused by itself, a queue or a group, stays so."""
+    """Resume a namespace. Queues and groups that were paused separately stay paused."""
 
     namespace: NamespacePrefix
     what: Paused = "all"
@@ -147,9 +151,10 @@ class ResumeNamespace(Operation[None], frozen=True):
     queues=(SOME_QUEUE,),
 )
 class InitProducer(Operation[tuple[int, int]], frozen=True):
-    """The id and the next epoch of a named producer; earlier epochs are fenced.
+    """Register a named producer. Returns its id and a new epoch, and fences earlier epochs.
 
-    A producer belongs to who has registered it: the same name of somebody else is another producer.
+    A producer belongs to the principal that registered it. The same name, registered by another principal, is a
+    different producer.
     """
 
     producer: Annotated[str, Check(check_name)]
@@ -165,10 +170,11 @@ class InitProducer(Operation[tuple[int, int]], frozen=True):
     example={"destination": "/var/backups/penstock", "keep": 7},
 )
 class StartBackup(Operation[BackupState], frozen=True):
-    """Begin a backup of everything to a directory of the broker's machine, or to a URL such as s3://bucket/path.
+    """Start a full backup to a directory on the broker's machine, or to a URL such as s3://bucket/path.
 
-    With `keep`, older moments than the newest so many are removed afterwards. With a passphrase, keys and users are in
-    it too, encrypted. The owner of the broker may name any destination, others one that the setting `backups` lists.
+    With `keep`, only that number of the newest moments is kept afterwards. With `passphrase`, keys and users are
+    included, encrypted. The owner of the broker may use any destination; others may use those listed in the setting
+    `backups`.
     """
 
     destination: str
@@ -185,7 +191,7 @@ class StartBackup(Operation[BackupState], frozen=True):
     route="get_backup",
 )
 class GetBackup(Operation[BackupState], frozen=True):
-    """The backup that runs, or the last one."""
+    """Get the state of the running backup, or of the last one."""
 
 
 @operation(
@@ -198,10 +204,11 @@ class GetBackup(Operation[BackupState], frozen=True):
     example={"what": "memory", "seconds": 5},
 )
 class TakeProfile(Operation[str], frozen=True):
-    """Look at what the broker is busy with: `cpu`, `memory` or `threads`. One at a time, where `profile` is set.
+    """Profile the broker: `cpu`, `memory` or `threads`.
 
-    `cpu` is collapsed stacks, `memory` what the lines of code hold that allocated meanwhile, `threads` where each
-    thread and each task of the event loop is; names only.
+    The setting `profile` must be on, and only one profile can run at a time. `cpu` returns collapsed stacks. `memory`
+    returns the lines of code that allocated memory during the profile and still hold it. `threads` returns the current
+    position of each thread and each task of the event loop. The result contains names only, no values.
     """
 
     what: Profiled
@@ -213,19 +220,19 @@ class TakeProfile(Operation[str], frozen=True):
 
 @operation(Action.EXPORT)
 class History(Operation[HistoryInfo], frozen=True):
-    """Where the stored files are, and up to which sequence the journal is durable."""
+    """Get the location of the stored files, and the sequence up to which the journal is durable."""
 
 
 @operation(Action.EXPORT)
 class ListFiles(Operation[list[tuple[str, int]]], frozen=True):
-    """Names and sizes of the files in one of the directories."""
+    """List the names and sizes of the files in one of the directories."""
 
     directory: str
 
 
 @operation(Action.EXPORT)
 class Fetch(Operation[bytes | None], frozen=True):
-    """Part of a stored file; None when the file is not there."""
+    """Read part of a stored file. Returns None if the file does not exist."""
 
     name: str
     position: int
@@ -234,7 +241,7 @@ class Fetch(Operation[bytes | None], frozen=True):
 
 @operation(Action.EXPORT)
 class Pin(Operation[None], frozen=True):
-    """Keep segment files from being removed while they are read; repeat it to renew the pin."""
+    """Protect segment files from being removed while they are read. Repeat it to renew the pin."""
 
     name: str
     files: list[str] | None = None
@@ -252,7 +259,7 @@ class Unpin(Operation[None], frozen=True):
 
 @operation(Action.PUSH)
 class Stage(Operation[None], frozen=True):
-    """Write bytes into a staged file, at a position; the same bytes again do no harm."""
+    """Write bytes to a staged file at a position. Writing the same bytes again is harmless."""
 
     queue: QueueName
     name: str
@@ -262,7 +269,7 @@ class Stage(Operation[None], frozen=True):
 
 @operation(Action.PUSH)
 class DiscardStaged(Operation[None], frozen=True):
-    """Remove staged files that will not be committed."""
+    """Delete staged files that will not be committed."""
 
     queue: QueueName
     names: list[str]
@@ -270,9 +277,9 @@ class DiscardStaged(Operation[None], frozen=True):
 
 @operation(Action.PUSH)
 class CommitSink(Operation[SinkState], frozen=True):
-    """Commit the next part of a sink's batch: the staged files that hold its messages. Repeat it until all are in.
+    """Commit the next part of a sink's batch, from its staged files. Repeat it until all parts are committed.
 
-    A batch is known by its number, so one that is already in stays as it is.
+    A batch is identified by its number, so a batch that was already committed is not committed again.
     """
 
     queue: QueueName
@@ -286,7 +293,7 @@ class CommitSink(Operation[SinkState], frozen=True):
 
 @operation(Action.PUSH)
 class GetSinkState(Operation[SinkState], frozen=True):
-    """The last batch of a sink that is committed, and the progress of the next."""
+    """Get the last committed batch of a sink, and the progress of the next one."""
 
     queue: QueueName
     sink: str

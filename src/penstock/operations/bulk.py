@@ -1,7 +1,8 @@
-"""Operations on many things: tasks, dead letters and messages of the past, by a filter, in the background.
+"""Bulk operations: tasks, dead letters and past messages selected by a filter, processed in the background.
 
-Each of them takes the same options (`BulkOptions`) and replies with the operation, also when it is only counted. The
-filter means what matched when it began, or at `as_of`. Started again under the same id, it is the same operation.
+All of them take the same options (`BulkOptions`) and reply with the operation, even for a dry run. The filter selects
+the items that match when the operation begins, or at `as_of`. Starting an operation again with the same id returns the
+same operation.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ NewOperationId = Annotated[str, Check(lambda value, field: value and validation.
     example={"action": "purge", "status": ["completed"], "until": "2030-01-31T12:00:00Z"},
 )
 class BeginOperation(Operation[OperationView], frozen=True):
-    """Purge, cancel or retry all tasks that match, in the background."""
+    """Purge, cancel or retry all matching tasks, in the background."""
 
     action: TaskAction
     filter: OperationFilter
@@ -94,9 +95,9 @@ class BeginOperation(Operation[OperationView], frozen=True):
     example={"error_contains": "timeout", "rate": 100, "canary": 5},
 )
 class RedriveLetters(Operation[OperationView], frozen=True):
-    """Send dead letters that match back to the groups in which they died, in the background.
+    """Send matching dead letters back to the groups in which they died, in the background.
 
-    With `edit`, a JSON merge patch for payloads, changed messages are pushed in their place, for all groups.
+    `edit` is a JSON merge patch for payloads. With it, edited messages are pushed instead, to all groups.
     """
 
     queue: QueueName
@@ -122,7 +123,7 @@ class RedriveLetters(Operation[OperationView], frozen=True):
     example={"reason": "expired", "until": "2030-01-31T12:00:00Z", "dry_run": True},
 )
 class DiscardLetters(Operation[OperationView], frozen=True):
-    """Throw dead letters that match away, in the background."""
+    """Delete matching dead letters, in the background."""
 
     queue: QueueName
     filter: Letters = LetterFilter()
@@ -150,9 +151,10 @@ def _letter_needs(queue: str, filter: LetterFilter) -> list[tuple[Action, str]]:
     example={"from": "2030-01-31T12:00:00Z", "to": "2030-01-31T13:00:00Z", "target": "orders-again", "rate": 100},
 )
 class ReplayMessages(Operation[OperationView], frozen=True):
-    """Push copies of a queue's messages, settled ones too, to a queue: once each, in the background.
+    """Push copies of past messages to a queue, once each, in the background.
 
-    Without `target` they go to the queue itself. A header names the message that a copy came from.
+    Settled messages are included. Without `target` the copies go to the same queue. A header of each copy names the
+    original message.
     """
 
     queue: QueueName
@@ -180,7 +182,7 @@ class ReplayMessages(Operation[OperationView], frozen=True):
     queues=(),
 )
 class FindOperation(Operation[OperationView], frozen=True):
-    """The progress of an operation."""
+    """Get the state and progress of an operation."""
 
     operation_id: OperationId
 
@@ -192,7 +194,7 @@ class FindOperation(Operation[OperationView], frozen=True):
     queues=(),
 )
 class ListOperations(Operation[list[OperationView]], frozen=True):
-    """Operations that run and those that ended lately, newest first."""
+    """List running and recently ended operations, newest first."""
 
     def visible(self, reply: list[OperationView], may: Callable[[str], bool]) -> list[OperationView]:
         return [operation for operation in reply if may(operation.queue or "")]
@@ -205,7 +207,7 @@ class ListOperations(Operation[list[OperationView]], frozen=True):
     queues=(),
 )
 class ContinueOperation(Operation[OperationView], frozen=True):
-    """Continue an operation that waits after its canary."""
+    """Continue an operation that is waiting after its canary."""
 
     operation_id: OperationId
 
@@ -217,6 +219,6 @@ class ContinueOperation(Operation[OperationView], frozen=True):
     queues=(),
 )
 class StopOperation(Operation[OperationView], frozen=True):
-    """Stop an operation; what is done stays done."""
+    """Stop an operation. Items that were already processed are not undone."""
 
     operation_id: OperationId

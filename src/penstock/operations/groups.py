@@ -32,7 +32,7 @@ MEMBER: Final = (*IN_GROUP, "member_fenced", "invalid_field")
     reply="groups",
 )
 class Groups(Operation[dict[str, list[PartitionLag]]], frozen=True):
-    """Each group of a queue, and its position in each partition."""
+    """List the groups of a queue, with their position in each partition."""
 
     queue: QueueName
 
@@ -46,7 +46,7 @@ class Groups(Operation[dict[str, list[PartitionLag]]], frozen=True):
     example={"name": "billing", "start": "earliest"},
 )
 class CreateGroup(Operation[None], frozen=True):
-    """Create a group: an independent reader of a queue."""
+    """Create a group. Each group reads the queue independently."""
 
     queue: QueueName
     group: GroupName
@@ -76,7 +76,7 @@ class DeleteGroup(Operation[None], frozen=True):
     example={"to": "2030-01-31T12:00:00Z"},
 )
 class Seek(Operation[None], frozen=True):
-    """Move a group to a position, in one partition or in all."""
+    """Move a group to a position, in one partition or in all of them."""
 
     queue: QueueName
     group: GroupName
@@ -86,7 +86,7 @@ class Seek(Operation[None], frozen=True):
 
 @operation(Action.MANAGE, errors=(*IN_GROUP, "invalid_field"))
 class PreviewSeek(Operation[SeekPreview], frozen=True):
-    """What a seek would do, in each partition that it moves; changes nothing."""
+    """Preview the effect of a seek on each partition, without changing anything."""
 
     queue: QueueName
     group: GroupName
@@ -105,7 +105,7 @@ class PreviewSeek(Operation[SeekPreview], frozen=True):
     reply="members",
 )
 class Members(Operation[list[Member]], frozen=True):
-    """The members of a group."""
+    """List the members of a group."""
 
     queue: QueueName
     group: GroupName = DEFAULT_GROUP
@@ -119,9 +119,10 @@ class Members(Operation[list[Member]], frozen=True):
     example={"member": "worker-1", "session_ms": 10000},
 )
 class Join(Operation[Membership], frozen=True):
-    """Join a group.
+    """Join a group as a member.
 
-    A member that sends no heartbeat for `session_seconds` is removed. With `start`, a missing group is created.
+    A member that sends no heartbeat for `session_seconds` is removed. With `start`, the group is created if it does not
+    exist.
     """
 
     queue: QueueName
@@ -139,7 +140,7 @@ class Join(Operation[Membership], frozen=True):
     example={"generation": 1, "held": ["0", "1"]},
 )
 class Heartbeat(Operation[Membership], frozen=True):
-    """Stay in a group; `held` names the partitions that the member still works on."""
+    """Send a heartbeat of a member. `held` lists the partitions that it is still processing."""
 
     queue: QueueName
     group: GroupName

@@ -1,4 +1,4 @@
-"""Questions of operators: why something waits, which keys do, whether every message is accounted for."""
+"""Operations for diagnosis: why something waits, which keys are blocked, whether every message is accounted for."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ConnectionId = Annotated[str, Check(check_name)]
     example={"group": "default", "limit": 5},
 )
 class WhyQueue(Operation[QueueWait], frozen=True):
-    """Why messages of a queue wait: reasons with how many messages wait for each, for every group.
+    """Explain why the messages of a queue are waiting: the reasons and their counts, for each group.
 
-    The most frequent come first, `limit` of them for each group; the others are added up. At most a million messages
-    are looked at, the oldest first. Keys are named to who may read the queue.
+    The most frequent reasons come first, up to `limit` for each group; the rest are summed up in one entry. At most a
+    million messages are examined, oldest first. Keys are shown only to callers that may read the queue.
     """
 
     queue: QueueName
@@ -49,7 +49,7 @@ class WhyQueue(Operation[QueueWait], frozen=True):
     queues=(),
 )
 class WhyTask(Operation[TaskWait], frozen=True):
-    """Why a task does not run, and the parents that it waits for."""
+    """Explain why a task is not running, and list the parents that it is waiting for."""
 
     task_id: TaskId
 
@@ -62,10 +62,10 @@ class WhyTask(Operation[TaskWait], frozen=True):
     example={"group": "default", "limit": 20},
 )
 class MessageKeys(Operation[KeyPage], frozen=True):
-    """Keys of a queue with messages that are not settled: backlog, messages in flight and who holds them.
+    """List the keys of unsettled messages, with their backlog, messages in flight and the consumers that hold them.
 
-    Those with the largest backlog come first. `key` asks for one of them; `prefix` for those that begin so, among the
-    1,000 with the largest backlog. At most a million messages are looked at, the oldest first.
+    The keys with the largest backlog come first. `key` selects one key. `prefix` selects keys that begin with it, among
+    the 1,000 keys with the largest backlog. At most a million messages are examined, oldest first.
     """
 
     queue: QueueName
@@ -83,10 +83,10 @@ class MessageKeys(Operation[KeyPage], frozen=True):
     queues=(),
 )
 class GetTrace(Operation[TraceView], frozen=True):
-    """The messages and tasks of a trace in the order in which they were pushed, with their waits and runs.
+    """Get the messages and tasks of a trace in the order of their pushes, with their waiting and running times.
 
-    Looks at the last `look_back` messages of each queue, and says how far back that was. Queues that one may not read
-    are left out.
+    The last `look_back` messages of each queue are searched; the reply says how far back that was. Queues that the
+    caller may not read are omitted.
     """
 
     trace: TraceId
@@ -112,9 +112,9 @@ class GetTrace(Operation[TraceView], frozen=True):
     example={"limit": 100},
 )
 class ListConnections(Operation[ConnectionPage], frozen=True):
-    """Connections to the broker, the oldest first: who is on each, since when, and what is under way.
+    """List the connections to the broker, oldest first, with their principal, age and activity.
 
-    Single calls over gRPC are none; their streams are.
+    Unary gRPC calls are not listed; gRPC streams are.
     """
 
     limit: ConnectionLimit = 1_000
@@ -127,7 +127,7 @@ class ListConnections(Operation[ConnectionPage], frozen=True):
     repeat=Repeat.NEVER,
 )
 class EndConnection(Operation[None], frozen=True):
-    """End a connection. What was leased on it stays leased; its client may connect again."""
+    """Close a connection. Its leases stay valid, and its client may reconnect."""
 
     connection_id: ConnectionId
 
@@ -138,7 +138,7 @@ class EndConnection(Operation[None], frozen=True):
     route="get_cluster",
 )
 class Cluster(Operation[ClusterView], frozen=True):
-    """What the broker keeps its data in, who owns it, and the nodes that share it."""
+    """Get the storage of the broker, its owner, and the nodes that share it."""
 
 
 @operation(
@@ -148,9 +148,10 @@ class Cluster(Operation[ClusterView], frozen=True):
     route="get_queue_account",
 )
 class Account(Operation[QueueAccount], frozen=True):
-    """Whether every message of a queue is accounted for: accepted = acked + dead + dropped + open, in every group.
+    """Check that every message of a queue is accounted for: accepted = acked + dead + dropped + open.
 
-    Open messages are counted again from the state of each; the rest are counters.
+    The equation must hold in every group. `open` is counted again from the state of each message; the others are
+    counters.
     """
 
     queue: QueueName

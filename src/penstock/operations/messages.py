@@ -1,4 +1,4 @@
-"""Operations on messages, and transactions. Push, lease and settle have paths of their own: they are hot."""
+"""Operations on messages, and transactions. Push, lease and settle are not here: they have faster paths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
     example={"partition": "0", "offset": 100, "limit": 20},
 )
 class Read(Operation[list[Message]], frozen=True):
-    """Browse a partition, from an offset or a time on."""
+    """Browse the messages of a partition, starting at an offset or a time."""
 
     queue: QueueName
     partition: Partition = 0
@@ -57,7 +57,7 @@ class Read(Operation[list[Message]], frozen=True):
     example={"limit": 5},
 )
 class Peek(Operation[list[Message]], frozen=True):
-    """The next messages of the default group; changes nothing."""
+    """Show the next messages of the default group, without leasing them."""
 
     queue: QueueName
     limit: Limit = 1
@@ -72,7 +72,10 @@ class Peek(Operation[list[Message]], frozen=True):
     example={"key": "customer-7"},
 )
 class Latest(Operation[list[Message]], frozen=True):
-    """The newest message of a key, in a queue with `compaction` "latest"; none after a tombstone, or without one."""
+    """Get the newest message of a key, in a queue with `compaction` "latest".
+
+    The list is empty if the key has no message, or if its newest message is a tombstone.
+    """
 
     queue: QueueName
     key: MessageKey
@@ -87,10 +90,10 @@ class Latest(Operation[list[Message]], frozen=True):
     example={"limit": 5},
 )
 class Delayed(Operation[list[Message]], frozen=True):
-    """Messages that are not due yet, soonest first.
+    """List the messages that are not due yet, earliest first.
 
-    With `include` "retries", also those that wait for their next attempt: one row for each group in which they do, with
-    `retry`, which says when it is due and how the last attempt ended. With "only_retries", these alone.
+    `include` "retries" adds the messages that wait for their next attempt: one row for each group, in which `retry`
+    says when the attempt is due and how the last one ended. "only_retries" lists only those.
     """
 
     queue: QueueName
@@ -120,7 +123,7 @@ class Cancel(Operation[None], frozen=True):
     errors=ONE_MESSAGE,
 )
 class GetMessage(Operation[MessageDetails], frozen=True):
-    """One message, and its state in each group."""
+    """Get one message and its state in each group."""
 
     id: Id
 
@@ -137,10 +140,10 @@ class GetMessage(Operation[MessageDetails], frozen=True):
     example={"limit": 100},
 )
 class Events(Operation[list[MessageEvent]], frozen=True):
-    """What happened to a message, oldest first: pushed, leased by whom, retried why, settled, dead, redriven.
+    """List the events of a message, oldest first: pushed, leased, retried, settled, dead, redriven.
 
-    The last `limit` events. Those of a message that is no longer kept are there as long as its queue keeps others of
-    its age.
+    Returns the last `limit` events. After a message was removed by retention, its events are kept as long as its queue
+    has other messages of the same age.
     """
 
     id: Id
@@ -158,9 +161,9 @@ class Events(Operation[list[MessageEvent]], frozen=True):
     example={"key": "customer-7", "limit": 5},
 )
 class FindMessages(Operation[MessageSearch], frozen=True):
-    """The newest messages with a key or a trace id, and what happened to each.
+    """Find the newest messages with a key or a trace id, and the events of each.
 
-    Looks at the last `look_back` messages of the queue, and says how far back that was.
+    The last `look_back` messages of the queue are searched; the reply says how far back that was.
     """
 
     queue: QueueName
@@ -178,10 +181,11 @@ class FindMessages(Operation[MessageSearch], frozen=True):
     example={"text": "timeout", "status": "dead", "from": "2030-01-31T12:00:00Z", "limit": 20},
 )
 class SearchMessages(Operation[MessagePage], frozen=True):
-    """Messages of a queue that match, settled ones too, the newest first; every field that is set must match.
+    """Search the messages of a queue, including settled ones, newest first.
 
-    `status` is that in `group`. A page looks at no more than `look_back` messages and takes about two seconds at most:
-    it may have few messages, or none, and a cursor. Without a cursor nothing is left.
+    A message must match every field that is set. `status` is the state in `group`. A page examines at most `look_back`
+    messages and takes about two seconds at most, so it can have few messages, or none, and still have a `cursor`. The
+    search is complete when there is no `cursor`.
     """
 
     queue: QueueName
@@ -201,7 +205,7 @@ class SearchMessages(Operation[MessagePage], frozen=True):
     reply="reasons",
 )
 class Why(Operation[list[Reason]], frozen=True):
-    """Why a message is not delivered, for each group."""
+    """Explain why a message is not delivered, for each group."""
 
     id: Id
 

@@ -1,4 +1,4 @@
-"""Operations on metrics: those of the moment, and their history."""
+"""Operations on metrics: current values and their history."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def _series(value: Any, field: str) -> tuple[str, ...]:
     example={"queue": "orders", "metric": "pushed_per_second,lag,latency_p99_ms", "step": 60},
 )
 class GetSeries(Operation[HistorySeries], frozen=True):
-    """Metrics of a queue, or of the whole broker, over time.
+    """Get metrics of a queue, or of the whole broker, over time.
 
-    From the roll-ups that the broker keeps: by the second for ten minutes, by the minute, hour and day for longer.
-    Counters are sums over a step, gauges their highest value, percentiles are merged. Without `from` it is the last
-    hour; without `step` as many values as fit a chart. A step that is a multiple of an hour reads the roll-ups by the
-    hour, and so on. With `compare` there is `previous` too: the same steps that many seconds earlier, say 604800 for
-    the week before. With `marks`, changes of options and pauses in that time, from the audit log. With `forecast`,
-    what is expected for that many seconds after it: what was usual at this time of the day, or day of the week.
+    The values come from the roll-ups that the broker keeps: by second for ten minutes, and by minute, hour and day for
+    longer. For each step, counters are summed, gauges are the maximum, and percentiles are merged. The default of
+    `from` is one hour ago; the default of `step` gives about as many values as fit on a chart. A step that is a
+    multiple of an hour reads the hourly roll-ups, and so on. `compare` adds `previous`: the same steps that number of
+    seconds earlier, for example 604800 for the previous week. `marks` adds changes of options and pauses in the same
+    period, from the audit log. `forecast` adds the values expected for that number of seconds after the period, based
+    on the same time of day or day of week.
     """
 
     queue: QueueName | None = None
@@ -68,6 +69,6 @@ class GetSeries(Operation[HistorySeries], frozen=True):
     example={"queue": "orders"},
 )
 class GetMetrics(Operation[MetricsReport], frozen=True):
-    """Counters, latencies and health of the moment, of one queue or of all."""
+    """Get the current counters, latencies and health of one queue or of all queues."""
 
     queue: QueueName | None = None

@@ -1,4 +1,4 @@
-"""Operations on runs of pipelines: whoever runs one reports it, and others look at it."""
+"""Operations on runs of pipelines. The process that runs a pipeline reports its runs; others can look them up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _state(value: Any, field: str) -> str:
 
 
 def _pipeline(value: Any, field: str) -> str:
-    """A name; that of a function of one's own has a colon."""
+    """The name of a pipeline. The name of a user's own function contains a colon."""
     for part in value.split(":", 1) if isinstance(value, str) else (value,):
         check_name(part, field)
     return str(value)
@@ -60,12 +60,12 @@ Text = Annotated[str, Check(_text)]
 
 @operation(Action.MONITOR, http="GET /pipelines", route="list_pipelines", reply="pipelines")
 class Pipelines(Operation[list[PipelineView]], frozen=True):
-    """Pipelines whose runs were reported, each with its last runs, the newest first."""
+    """List the pipelines with reported runs, and the last runs of each, newest first."""
 
 
 @operation(Action.MONITOR, http="GET /pipelines/{name}/runs/{run}", errors=("run_not_found", "invalid_name"))
 class GetPipelineRun(Operation[PipelineRun], frozen=True):
-    """One run of a pipeline."""
+    """Get one run of a pipeline."""
 
     name: PipelineName
     run: RunName
@@ -78,10 +78,10 @@ class GetPipelineRun(Operation[PipelineRun], frozen=True):
     example={"status": "done", "rows": 8112, "queues": ["orders"], "summary": "8,112 messages of 2 queues"},
 )
 class PutPipelineRun(Operation[PipelineRun], frozen=True):
-    """Report that a run of a pipeline has begun, or how it has ended.
+    """Report that a run of a pipeline has started or ended.
 
-    The last 20 runs of a pipeline are kept, and the newest reports, 8 MiB of them. `report` is HTML, up to 512 KiB;
-    left out, the run keeps the one that it has.
+    The last 20 runs of a pipeline are kept, and up to 8 MiB of the newest reports. `report` is HTML of up to 512 KiB.
+    If it is omitted, the run keeps its current report.
     """
 
     name: PipelineName
@@ -98,7 +98,7 @@ class PutPipelineRun(Operation[PipelineRun], frozen=True):
 
 @operation(Action.MONITOR, errors=("run_not_found", "invalid_name"))
 class GetPipelineReport(Operation[str], frozen=True):
-    """The report of a run of a pipeline, as HTML."""
+    """Get the report of a run of a pipeline, as HTML."""
 
     name: PipelineName
     run: RunName

@@ -1,4 +1,4 @@
-"""Operations on queues and on their dead letters."""
+"""Operations on queues and their dead letters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Queues(Operation[list[str]], frozen=True):
 class CreateQueue(Operation[None], frozen=True):
     """Create a queue.
 
-    With `exist_ok`, a queue with the same options is fine.
+    With `exist_ok`, it is not an error if a queue with the same name and options exists.
     """
 
     queue: QueueName
@@ -70,7 +70,7 @@ class CreateQueue(Operation[None], frozen=True):
     example={"max_attempts": 10},
 )
 class UpdateQueue(Operation[None], frozen=True):
-    """Change options of a queue."""
+    """Change the options of a queue."""
 
     queue: QueueName
     changes: Options
@@ -78,7 +78,7 @@ class UpdateQueue(Operation[None], frozen=True):
 
 @operation(Action.MANAGE, http="DELETE /queues/{queue}", repeat=Repeat.NEVER, errors=IN_QUEUE)
 class DeleteQueue(Operation[None], frozen=True):
-    """Delete a queue, its messages and dead letters."""
+    """Delete a queue with its messages and dead letters."""
 
     queue: QueueName
 
@@ -91,7 +91,7 @@ class DeleteQueue(Operation[None], frozen=True):
     route="get_queue",
 )
 class GetOptions(Operation[QueueOptions], frozen=True):
-    """A queue and its options."""
+    """Get a queue and its options."""
 
     queue: QueueName
 
@@ -103,7 +103,7 @@ class GetOptions(Operation[QueueOptions], frozen=True):
     route="get_queue_stats",
 )
 class Stats(Operation[QueueStats], frozen=True):
-    """Counters of a queue and of its groups."""
+    """Get the counters of a queue and of its groups."""
 
     queue: QueueName
 
@@ -117,9 +117,9 @@ class Stats(Operation[QueueStats], frozen=True):
     example={"group": "default", "limit": 20},
 )
 class Leases(Operation[list[LeaseView]], frozen=True):
-    """Leases that are held: by whom, since when, until when, and how many messages.
+    """List the active leases, oldest first, with their consumer, start, expiry and number of messages.
 
-    The oldest come first, `limit` of them at most.
+    At most `limit` leases are listed.
     """
 
     queue: QueueName
@@ -135,9 +135,10 @@ class Leases(Operation[list[LeaseView]], frozen=True):
     example={"what": "delivery", "reason": "the database is moved"},
 )
 class Pause(Operation[None], frozen=True):
-    """Pause a queue: `what` is delivery, push or all. With `group`, delivery to that group alone.
+    """Pause a queue, or the delivery to one of its groups.
 
-    Whoever waits for messages goes on waiting; pushes are refused with `push_paused`.
+    `what` is `delivery`, `push` or `all`. Consumers that wait for messages keep waiting; pushes fail with
+    `push_paused`.
     """
 
     queue: QueueName
@@ -154,9 +155,9 @@ class Pause(Operation[None], frozen=True):
     example={"what": "all"},
 )
 class Resume(Operation[None], frozen=True):
-    """Resume a queue, or one of its groups: `what` is delivery, push or all.
+    """Resume a queue or one of its groups.
 
-    What its namespace or the broker has paused stays so.
+    `what` is `delivery`, `push` or `all`. A pause of the namespace or of the broker stays in effect.
     """
 
     queue: QueueName
@@ -172,7 +173,7 @@ class Resume(Operation[None], frozen=True):
     route="purge_queue",
 )
 class Purge(Operation[None], frozen=True):
-    """Drop everything unsettled, in every group."""
+    """Drop all unsettled messages, in every group."""
 
     queue: QueueName
 
@@ -184,7 +185,10 @@ class Purge(Operation[None], frozen=True):
     route="compact_queue",
 )
 class CompactQueue(Operation[Freed], frozen=True):
-    """Keep only the latest sealed message of each key, as far as groups have read; what that freed."""
+    """Keep only the latest sealed message of each key, and return what was freed.
+
+    Only messages that all groups have read are removed.
+    """
 
     queue: QueueName
 
@@ -201,7 +205,7 @@ class CompactQueue(Operation[Freed], frozen=True):
     example={"reason": "rejected", "limit": 20},
 )
 class DeadLetters(Operation[list[Message]], frozen=True):
-    """Dead letters that nobody has dealt with, oldest first."""
+    """List the dead letters that were not redriven or deleted, oldest first."""
 
     queue: QueueName
     filter: Letters = LetterFilter()
@@ -215,7 +219,10 @@ class DeadLetters(Operation[list[Message]], frozen=True):
     example={"limit": 20},
 )
 class LetterSignatures(Operation[SignatureReport], frozen=True):
-    """Dead letters of a queue by the signature of their errors, with what they share that healthy messages do not."""
+    """Group the dead letters of a queue by the signature of their errors.
+
+    For each signature, the reply shows what its letters have in common that healthy messages do not.
+    """
 
     queue: QueueName
     limit: Limit = 50
@@ -230,7 +237,7 @@ class LetterSignatures(Operation[SignatureReport], frozen=True):
     queues=(),
 )
 class AllSignatures(Operation[SignatureReport], frozen=True):
-    """Dead letters of all queues that one may read, by the signature of their errors."""
+    """Group the dead letters of all queues that the caller may read by the signature of their errors."""
 
     limit: Limit = 50
 
@@ -244,7 +251,7 @@ class AllSignatures(Operation[SignatureReport], frozen=True):
 
 @operation(Action.MANAGE, repeat=Repeat.NEVER, errors=(*IN_QUEUE, "invalid_field", "conflict"))
 class Redrive(Operation[int], frozen=True):
-    """Send dead letters back to the groups in which they died, at most `rate` a second, before it replies."""
+    """Send dead letters back to the groups in which they died, at most `rate` per second. Returns when it is done."""
 
     queue: QueueName
     filter: Letters = LetterFilter()
@@ -280,6 +287,6 @@ class ReplaceLetters(Operation[None], frozen=True):
 
 @operation(Action.MANAGE, http="DELETE /queues/{queue}/dlq", repeat=Repeat.NEVER, errors=IN_QUEUE)
 class PurgeDeadLetters(Operation[None], frozen=True):
-    """Delete the dead letters."""
+    """Delete all dead letters of a queue."""
 
     queue: QueueName

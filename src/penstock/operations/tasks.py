@@ -77,9 +77,9 @@ Schedule = Annotated[ScheduleSpec, Check(lambda value, field: validation.schedul
     example={"task_type": "send_email", "queue": "mail", "args": ["a@b.c"], "priority": "high"},
 )
 class SubmitTasks(Operation[list[Submitted]], frozen=True):
-    """Submit tasks: all are stored, or none.
+    """Submit tasks. Either all of them are stored, or none.
 
-    Their ids are known beforehand, so a submission that is sent again is not stored again.
+    Task ids are chosen before the request, so a submission that is sent again is not stored twice.
     """
 
     tasks: Submissions
@@ -96,7 +96,7 @@ class SubmitTasks(Operation[list[Submitted]], frozen=True):
     example={"receipt": RECEIPT, "task_id": TASK, "outcome": "completed", "result": {"sent": 1}},
 )
 class FinishTasks(Operation[list[PenstockError | None]], frozen=True):
-    """Report how runs ended; each is accepted (None) or refused by itself."""
+    """Report how runs ended. Each report is accepted or refused individually."""
 
     finishes: Sequence[Finish]
     is_again: bool = False  # sent before, and the reply was lost: what the first try did counts as accepted
@@ -133,7 +133,7 @@ class NoteProgress(Operation[None], frozen=True):
     queues=(),
 )
 class FindTask(Operation[TaskView], frozen=True):
-    """One task, with its runs."""
+    """Get one task, with its runs."""
 
     task_id: TaskId
 
@@ -146,7 +146,7 @@ class FindTask(Operation[TaskView], frozen=True):
     queues=(),
 )
 class CountTasks(Operation[list[TaskCounts]], frozen=True):
-    """How many tasks of each queue that one may see are in each state."""
+    """Count the tasks in each state, for each queue that the caller may see."""
 
     def visible(self, reply: list[TaskCounts], may: Callable[[str], bool]) -> list[TaskCounts]:
         return [counts for counts in reply if may(counts.queue)]
@@ -161,9 +161,10 @@ class CountTasks(Operation[list[TaskCounts]], frozen=True):
     queues=(),
 )
 class SuggestTasks(Operation[list[Suggestion]], frozen=True):
-    """Values that tasks have in a field and that begin with a text, to complete a search.
+    """List values of a field that begin with a prefix, to complete a search.
 
-    Only tasks of queues that one may read are looked at. `kwargs` is for names of arguments, as `kwargs.to`.
+    Only tasks in queues that the caller may read are searched. The field `kwargs` suggests names of arguments, such as
+    `kwargs.to`.
     """
 
     field: SuggestedField
@@ -178,9 +179,9 @@ class SuggestTasks(Operation[list[Suggestion]], frozen=True):
     example={"status": "failed,dead", "task_type": "send_email", "limit": 20},
 )
 class ListTasks(Operation[TaskPage], frozen=True):
-    """Search tasks, newest first, a page at a time.
+    """Search tasks, newest first, one page at a time.
 
-    Without a queue, the tasks of all queues that one may read.
+    Without a queue, all queues that the caller may read are searched.
     """
 
     filter: Filter = TaskFilter()
@@ -197,9 +198,10 @@ class ListTasks(Operation[TaskPage], frozen=True):
     queues=(),
 )
 class ListWorkflows(Operation[WorkflowPage], frozen=True):
-    """Workflows with tasks in queues that one may read, newest first, a page at a time.
+    """List workflows, newest first, one page at a time.
 
-    The work for a page is bounded: one that is short, or empty, and has a cursor is not the last.
+    Only workflows with tasks in queues that the caller may read are listed. The work per page is limited: a short or
+    empty page that has a cursor is not the last one.
     """
 
     limit: WorkflowCount = 50
@@ -214,14 +216,14 @@ class ListWorkflows(Operation[WorkflowPage], frozen=True):
     queues=(),
 )
 class FindWorkflow(Operation[WorkflowView], frozen=True):
-    """One workflow, with its tasks in queues that one may read and its critical path."""
+    """Get one workflow, with its tasks in queues that the caller may read, and its critical path."""
 
     workflow: WorkflowName
 
 
 @operation(Action.READ, errors=ONE_TASK, queues=())
 class WaitTask(Operation[TaskView], frozen=True):
-    """A task once it is final, or as it is after the given number of seconds."""
+    """Wait until a task is final. Returns its current state when `wait_seconds` have passed."""
 
     task_id: TaskId
     wait_seconds: WaitSeconds
@@ -229,7 +231,7 @@ class WaitTask(Operation[TaskView], frozen=True):
 
 @operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "task_conflict"), queues=())
 class CancelTask(Operation[TaskView], frozen=True):
-    """Cancel a task, also when it runs."""
+    """Cancel a task, even if it is running."""
 
     task_id: TaskId
 
@@ -267,7 +269,7 @@ def visible_worker(worker: WorkerView, may: Callable[[str], bool]) -> WorkerView
     example={"host": "web-1", "queues": ["mail"], "concurrency": 16, "running": 3},
 )
 class HeartbeatWorker(Operation[WorkerNews], frozen=True):
-    """Report that a worker is alive; the reply tells what it should know."""
+    """Send a heartbeat of a worker. The reply contains cancelled tasks and requests of operators."""
 
     info: Worker
 
@@ -297,7 +299,7 @@ class AwaitNews(Operation[WorkerNews], frozen=True):
     queues=(SOME_QUEUE,),
 )
 class ForgetWorker(Operation[None], frozen=True):
-    """Unregister a worker that has stopped; what it still holds is released."""
+    """Unregister a worker that has stopped, and release what it still holds."""
 
     worker_id: WorkerId
 
@@ -310,7 +312,7 @@ class ForgetWorker(Operation[None], frozen=True):
     queues=(),
 )
 class Workers(Operation[list[WorkerView]], frozen=True):
-    """Workers that sent a heartbeat lately, with those of their queues that one may see."""
+    """List the workers with a recent heartbeat, with those of their queues that the caller may see."""
 
     def visible(self, reply: list[WorkerView], may: Callable[[str], bool]) -> list[WorkerView]:
         views = (visible_worker(worker, may) for worker in reply)
@@ -325,9 +327,10 @@ class Workers(Operation[list[WorkerView]], frozen=True):
     queues=(),
 )
 class QuietWorker(Operation[WorkerView], frozen=True):
-    """Have a worker take no more tasks, and finish those that run.
+    """Tell a worker to take no more tasks, and to finish the running ones.
 
-    It takes tasks again after `resume`. `owner` is the principal that it runs as, where several have one of this id.
+    `resume` makes it take tasks again. `owner` is the principal that the worker runs as; it is needed if several
+    principals have a worker with this id.
     """
 
     worker_id: WorkerId
@@ -342,7 +345,7 @@ class QuietWorker(Operation[WorkerView], frozen=True):
     queues=(),
 )
 class ResumeWorker(Operation[WorkerView], frozen=True):
-    """Have a quiet worker take tasks again."""
+    """Tell a quiet worker to take tasks again."""
 
     worker_id: WorkerId
     owner: str | None = None
@@ -356,9 +359,9 @@ class ResumeWorker(Operation[WorkerView], frozen=True):
     queues=(),
 )
 class StopWorker(Operation[WorkerView], frozen=True):
-    """Have a worker stop: it takes no more tasks, finishes those that run and ends.
+    """Tell a worker to finish its running tasks and exit.
 
-    What still runs after `grace_seconds`, or after the time that its own settings give, is released without counting an
+    Tasks that still run after `grace_seconds`, or after the worker's own grace period, are released without counting an
     attempt.
     """
 
@@ -377,7 +380,7 @@ class StopWorker(Operation[WorkerView], frozen=True):
     example={"cron": "0 3 * * *", "timezone": "Europe/Berlin", "task_type": "report"},
 )
 class SetSchedule(Operation[ScheduleView], frozen=True):
-    """Create a schedule, or change it."""
+    """Create or change a schedule."""
 
     schedule: Schedule
 
@@ -392,7 +395,7 @@ class SetSchedule(Operation[ScheduleView], frozen=True):
     Action.MANAGE, http="DELETE /schedules/{name}", repeat=Repeat.NEVER, errors=("schedule_not_found",), queues=()
 )
 class DeleteSchedule(Operation[None], frozen=True):
-    """Delete a schedule; tasks that it submitted stay."""
+    """Delete a schedule. Tasks that it has submitted are kept."""
 
     name: ScheduleName
 
@@ -406,9 +409,9 @@ class DeleteSchedule(Operation[None], frozen=True):
     queues=(),
 )
 class RunSchedule(Operation[ScheduleRun], frozen=True):
-    """Submit the task of a schedule now, once more than its clock does.
+    """Submit the task of a schedule now, in addition to its regular ticks.
 
-    Its ticks stay as they are, and a paused schedule stays paused.
+    The ticks do not change, and a paused schedule stays paused.
     """
 
     name: ScheduleName
@@ -423,7 +426,7 @@ class RunSchedule(Operation[ScheduleRun], frozen=True):
     queues=(),
 )
 class Ticks(Operation[ScheduleTicks], frozen=True):
-    """The next ticks of a schedule, in UTC and in its time zone, and the last tasks that it has submitted."""
+    """List the next ticks of a schedule, in UTC and in its time zone, and the last tasks that it submitted."""
 
     name: ScheduleName
     count: TickCount = 5

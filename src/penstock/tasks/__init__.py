@@ -1,1 +1,1 @@
-"""What users of tasks hold: `App`, `@app.task`, jobs, workflows and schedules. It knows a session, like `client/`."""
+"""The API for tasks: `App`, `@app.task`, jobs, workflows and schedules. It uses a session, like `client/`."""

@@ -53,9 +53,9 @@ class Decorator(Protocol):
 
 
 class App(AsyncAppCalls, AppCalls):
-    """A set of tasks and where they are stored. Safe to share between threads and event loops.
+    """A set of tasks, and where they are stored. Safe to share between threads and event loops.
 
-    Calls to the broker come in pairs: `jobs()` blocks, `ajobs()` is for asyncio. Both are written in `_async`.
+    Calls to the broker come in pairs: `jobs()` blocks, `ajobs()` is for asyncio.
     """
 
     _has_threads = True  # whether time passes by itself
@@ -74,11 +74,11 @@ class App(AsyncAppCalls, AppCalls):
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`url` names a broker, or else it is a data directory; without it everything is in memory.
+        """Create an app. `url` is that of a broker, or a data directory; without it everything is in memory.
 
-        `queue` is for tasks that name none. With `sign`, a key (bytes, or the path of a file) or several, tasks are
-        signed with the first, and workers of this app run only what one of them has signed. `token`, `client` and
-        `timeout` are those of `penstock.connect`, `durability` is that of `penstock.open`.
+        `queue` is the default queue of tasks. With `sign`, a key (bytes, or the path of a file) or a list of keys,
+        tasks are signed with the first key, and workers of this app run only tasks signed with one of them. `token`,
+        `client` and `timeout` are as in `penstock.connect`, `durability` as in `penstock.open`.
         """
         self.clock = clock or SystemClock()
         self.queue_default = check_name(queue)
@@ -98,9 +98,9 @@ class App(AsyncAppCalls, AppCalls):
         self.move(url)
 
     def move(self, url: str | Path | Sequence[str] | None, *, token: str | Callable[[], str] | None = None) -> None:
-        """Store the tasks elsewhere, before anything is opened; `penstock worker --url` uses it.
+        """Store the tasks elsewhere. Call it before the app is used; `penstock worker --url` does.
 
-        `token`, if given, replaces that of the app.
+        `token`, if given, replaces the token of the app.
         """
         self.is_in_memory = url is None
         factory = self._session_factory if token is None else partial(self._session_factory, token=token)
@@ -156,21 +156,21 @@ class App(AsyncAppCalls, AppCalls):
         return self._tasks
 
     def queue(self, name: str, **options: Any) -> QueueDeclaration:
-        """Declare the options of a queue (docs/options.md); they are set before this process first uses it.
+        """Declare the options of a queue (docs/options.md). They are set before this process first uses the queue.
 
-        Returns the declaration, which `@app.task(queue=…)` takes instead of a name.
+        Returns the declaration, which `@app.task(queue=…)` accepts instead of a name.
         """
         return self.declarations.queue(name, options)
 
     @property
     def queues(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every queue that a task or a declaration names, with its declared options."""
+        """All queues that a task or a declaration names, with their declared options."""
         return self.declarations.queues
 
     # jobs
 
     def job(self, id: str | UUID) -> Job[Any]:
-        """Return the job with this id. The broker is not asked yet."""
+        """Return the job with this id, without contacting the broker."""
         return Job(self, task_id_of(id, "id"))
 
     # what is behind it

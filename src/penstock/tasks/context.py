@@ -1,8 +1,8 @@
-"""What a running task may know about its run: `penstock.current_task()`.
+"""What a task can know about its run: `penstock.current_task()`.
 
-The run's own thread or asyncio task sees it; a thread that the task starts sees it when it is started in a copy of the
-context (`contextvars.copy_context`, or `asyncio.to_thread`, which does so). Where nothing runs it is a stand-in whose
-progress goes nowhere, so that a task can be called, and tested, like any function.
+It is available in the thread or asyncio task of the run. A thread that the task starts has it if it runs in a copy of
+the context (`contextvars.copy_context`, or `asyncio.to_thread`, which makes one). Outside of a run it is a placeholder
+that discards progress, so that a task can be called and tested like any function.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOWHERE: Final = Envelope(task_id="", task_type="")
 
 
 class TaskContext:
-    """One run of a task, as seen by the task. `progress` and `cancel` may be called from any thread."""
+    """One run of a task, for use by the task. `progress` and `cancel` may be called from any thread."""
 
     __slots__ = (
         "_note", "attempt", "broken_off", "envelope", "exception", "is_cancelled", "key", "parents", "queue", "trace",
@@ -78,7 +78,7 @@ class TaskContext:
 
     @property
     def parent_results(self) -> list[Any]:
-        """The results of the parents, in order; None for a parent without one."""
+        """The results of the parents, in order; None for a parent without a result."""
         return [
             None if parent.result is None or parent.result_error else decoded_result(parent.result)
             for parent in self.parents
@@ -90,18 +90,18 @@ class TaskContext:
         return [parent.result_bytes if _has_result(parent) else None for parent in self.parents]
 
     def stop_if_cancelled(self) -> None:
-        """End the run if the task was cancelled meanwhile."""
+        """End the run if the task was cancelled in the meantime."""
         if self.is_cancelled:
             raise Cancel("cancelled while it ran")
 
     def progress(self, value: Any) -> None:
-        """Report progress, any JSON value, for `job.progress()`. Returns at once."""
+        """Report progress, as any JSON value, for `job.progress()`. Returns immediately."""
         data = written(value, "progress")
         if self._note is not None:
             self._note(data)
 
     def cancel(self) -> None:
-        """Let the task know that it was cancelled; for whoever runs it."""
+        """Notify the task that it was cancelled. For the code that runs it."""
         self.is_cancelled = True
 
     def first_argument(self) -> bytes | None:

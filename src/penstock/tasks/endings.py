@@ -1,13 +1,13 @@
 """How a run of a task ends, as a value.
 
-A task that returns is completed, one that raises has failed and is tried again. Three more words may be raised or
-returned, whichever reads better:
+A task that returns is completed. A task that raises has failed and is retried. Three more outcomes can be raised or
+returned:
 
-    raise penstock.Snooze(60)        not now: again in a minute, and this attempt does not count
-    raise penstock.Retry(delay=3)    failed: again in three seconds (without a delay: after the backoff)
-    raise penstock.Cancel("why")     not needed any more: final, and neither a failure nor a result
+    raise penstock.Snooze(60)        not now: run again in a minute; this attempt does not count
+    raise penstock.Retry(delay=3)    failed: run again in three seconds (without a delay: after the backoff)
+    raise penstock.Cancel("why")     no longer needed: final, neither a failure nor a result
 
-`ending` makes of all this what a worker reports. Nothing here does I/O.
+`ending` converts all of them to the report of a worker. Nothing here does I/O.
 """
 
 from __future__ import annotations

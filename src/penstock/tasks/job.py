@@ -1,4 +1,4 @@
-"""A job: a handle on one task that was enqueued. Making one touches nothing; every method asks."""
+"""A job: a handle on one enqueued task. Creating one does not contact the broker; its methods do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Job(AsyncJobCalls[T], JobCalls[T]):
-    """An enqueued task. `view` is its state when it was listed, None if it was not."""
+    """An enqueued task. `view` is its state when it was listed; None if it was not listed."""
 
     __slots__ = ("_app", "_task", "id", "view")
 

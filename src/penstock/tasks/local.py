@@ -1,15 +1,15 @@
-"""An app for tests: everything in memory, run in this thread, in a time that moves by hand.
+"""An app for tests: everything is in memory, runs in this thread, and time moves only when the test says so.
 
     app = penstock.App.in_memory()
     job = send.enqueue("a@b.c")
-    app.run_pending()               # all that is due, and what it sets free
-    app.advance(60)                 # retries, delays and schedules come due
+    app.run_pending()               # all tasks that are due, and those that become due by them
+    app.advance(60)                 # retries, delays and schedules become due
     app.run_pending()
     assert job.result() == 1
 
-The semantics are those of a broker with workers, because it is the same system: arguments travel as JSON, failed tasks
-wait for their backoff, children wait for their parents. A timeout ends async tasks; a plain function cannot be stopped
-in the thread that runs it.
+It behaves like a broker with workers, because it is the same system: arguments travel as JSON, failed tasks wait for
+their backoff, children wait for their parents. A timeout ends async tasks; a plain function cannot be stopped in the
+thread that runs it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LEASE: Final = validation.lease_request(1, None, WORKER, None, False)
 
 
 class LocalApp(App):
-    """An app for tests, created with `App.in_memory()`: nothing is on disk, and time moves by hand."""
+    """An app for tests, created with `App.in_memory()`. Nothing is on disk, and time moves only with `advance`."""
 
     _has_threads = False
 
@@ -61,12 +61,12 @@ class LocalApp(App):
         super().__init__(None, queue=queue, middleware=middleware, sign=sign, clock=self.manual_clock)
 
     def advance(self, seconds: float) -> None:
-        """Move time forward. What is due then runs with the next `run_pending()`."""
+        """Move time forward. Tasks that become due run with the next `run_pending()`."""
         self.manual_clock.advance(check_seconds(seconds, "seconds") + MOMENT_SECONDS)
         self._let_time_happen()
 
     def run_pending(self, limit: int = RUNS_MAX) -> int:
-        """Run everything that is due, at most `limit` runs. Returns how many ran."""
+        """Run all tasks that are due, at most `limit` runs. Returns the number of runs."""
         self.declare()
         runs = 0
         with closing(asyncio.Runner()) as runner:

@@ -1,8 +1,9 @@
-"""Middleware: what happens around every task of an app, wherever it is run.
+"""Middleware: hooks around every task of an app, wherever it runs.
 
-Derive from `Middleware` and override what you need; `app = penstock.App(url, middleware=[Timing()])`. `before` runs in
-the order of the list, `after` in reverse. What `before` raises ends the run as if the task had raised it, and the task
-itself is not called. What `after` raises is logged, and changes nothing: the run is over.
+Derive from `Middleware` and override what you need; `app = penstock.App(url, middleware=[Timing()])`. `before` hooks
+run in the order of the list, `after` hooks in reverse. If `before` raises, the run ends as if the task had raised the
+error, and the task is not called. If `after` raises, the error is logged and has no other effect, because the run has
+ended.
 """
 
 from __future__ import annotations

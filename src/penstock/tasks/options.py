@@ -1,4 +1,4 @@
-"""Options of a task: those it is declared with, and those of one call, which win. Checked where they are given."""
+"""Options of a task: those of its declaration, and those of one call, which take precedence. Checked when given."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ KeyOf = Callable[..., Any] | str  # called with the task's arguments, or the nam
 
 
 class QueueDeclaration(NamedTuple):
-    """A queue that an app uses, with the options that it shall have."""
+    """A queue that an app uses, with its declared options."""
 
     name: str
     options: Mapping[str, Any]
 
 
 class CallOptions(TypedDict, total=False):
-    """What `task.options(…)` takes. Durations are seconds."""
+    """Options of `task.options(…)`. Durations are in seconds."""
 
     queue: str
     delay: float | timedelta
@@ -52,7 +52,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class DeclaredOptions(TypedDict, total=False):
-    """What `@app.task(…)` takes. Durations are seconds."""
+    """Options of `@app.task(…)`. Durations are in seconds."""
 
     name: str
     queue: str | QueueDeclaration

@@ -1,12 +1,12 @@
-"""A task: a function that can be called as ever, or enqueued to be run by a worker.
+"""A task: a function that can be called as usual, or enqueued for a worker.
 
-    send.enqueue("a@b.c")                             stored, then this returns
-    send.options(delay=60).enqueue("a@b.c")           the same with options of this one call
-    send.enqueue_many([("a@b.c",), ("d@e.f",)])       many in one push
-    await send.aenqueue("a@b.c")                      the same on an event loop
-    send.s("a@b.c")                                   not yet: a step for a workflow or a schedule
+    send.enqueue("a@b.c")                             store it, then return
+    send.options(delay=60).enqueue("a@b.c")           with options for this call
+    send.enqueue_many([("a@b.c",), ("d@e.f",)])       store many in one push
+    await send.aenqueue("a@b.c")                      on an event loop
+    send.s("a@b.c")                                   do not store it yet: a step of a workflow or a schedule
 
-Types stay: arguments are those of the function, and the result of a job is that of the function.
+Types are kept: the arguments are those of the function, and so is the result of a job.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Configured(Generic[P, T]):
     def enqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
         """Store many calls in one push. Returns their jobs.
 
-        An item that is a tuple holds positional arguments, a dict named ones; anything else is the only argument.
+        A tuple holds positional arguments, a dict named arguments; any other item is the only argument.
         """
         items = list(items)
         if self._are_alike:
@@ -80,7 +80,7 @@ class Configured(Generic[P, T]):
         return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
 
     def enqueue_in(self, transaction: BaseTransaction, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        """Store a call as part of a transaction. Returns the job, which exists once that is committed."""
+        """Store a call as part of a transaction. Returns the job, which exists once the transaction is committed."""
         task = self.task.app.sender.through(self.submission(args, kwargs))
         if not task.is_plain:
             raise InvalidField(
@@ -204,7 +204,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
         update_wrapper(self, function, updated=())
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself: nothing is stored, and it runs here."""
+        """Call the function directly. Nothing is stored."""
         return self.function(*args, **kwargs)
 
     @property

@@ -1,4 +1,4 @@
-"""Workflows: tasks that wait for others and take their results; and the handle on one that was enqueued."""
+"""Workflows: tasks that wait for other tasks and use their results, and the handle on an enqueued workflow."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Plan:
 
 
 class Part(Generic[T]):
-    """A part of a workflow, or all of it. `T` is what it results in."""
+    """A workflow, or a part of one. `T` is the type of its result."""
 
     def place(self, plan: Plan, before: Before) -> Before:
         """Put its tasks into the plan, behind those before; what comes next waits for what is returned."""
@@ -104,7 +104,7 @@ class Step(Part[T]):
 
 
 class Flow(Part[T]):
-    """Several related tasks, ready to be enqueued, also more than once."""
+    """Several related tasks, ready to be enqueued, once or more often."""
 
     def enqueue(self) -> Workflow[T]:
         """Store all of its tasks, all or none. Returns the workflow once they are durable."""
@@ -124,7 +124,7 @@ class Flow(Part[T]):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is done before it began, with an empty list as its result."""
+        """Whether it is empty. Its result is then an empty list."""
         return False
 
     def then(self, part: Part[U]) -> Chain[U]:

@@ -83,13 +83,13 @@ class Request(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PlainMessage(Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is nothing but JSON: most of them."""
+    """A message that has only a JSON payload, which is the most frequent case."""
 
     payload: Raw
 
 
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message to push. `payload` is JSON, kept byte for byte; `payload_base64` is for bytes; exactly one of them."""
+    """A message to push, with either `payload` (JSON, stored byte for byte) or `payload_base64` (bytes)."""
 
     payload: Raw | UnsetType = UNSET
     payload_base64: bytes | None = None
@@ -113,7 +113,7 @@ Messages = Annotated[
 
 
 class ProducerSequence(Request):
-    """Who sends, and which of its pushes this is: the same one sent again is not stored again."""
+    """The producer and the sequence number of this push. A push that is sent again is not stored twice."""
 
     id: Hex64
     epoch: Id63
@@ -121,7 +121,7 @@ class ProducerSequence(Request):
 
 
 class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
-    """Messages that are nothing but JSON."""
+    """Messages that have only JSON payloads."""
 
     messages: list[PlainMessage]
     producer: ProducerSequence | None = None
@@ -131,7 +131,7 @@ OnError = Literal["fail", "skip"]
 
 
 class Push(Request):
-    """Messages for one queue: all of them are stored, or none; with `"on_error": "skip"` those that can be."""
+    """Messages for one queue. All are stored, or none; with `"on_error": "skip"`, all valid ones are stored."""
 
     messages: Messages
     durability: Durability | None = None
@@ -140,7 +140,7 @@ class Push(Request):
 
 
 class SkippingPush(Request):
-    """The same, each message still to be read."""
+    """A push with `"on_error": "skip"`, in which each message is still undecoded."""
 
     messages: Annotated[list[Raw], Meta(max_length=limits.batch_messages_max)]
     durability: Durability | None = None
@@ -155,7 +155,7 @@ TaskTypes = Annotated[list[TaskType], Meta(min_length=1, max_length=limits.worke
 
 
 class Lease(Request):
-    """What a consumer asks for."""
+    """A request to lease messages of one queue."""
 
     max: Limit = 1
     wait_ms: Wait = 0.0
@@ -175,7 +175,7 @@ QueueNames = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_nam
 
 
 class LeaseQueues(Request):
-    """What a consumer of several queues asks for: names, and prefixes that end with `*`."""
+    """A request to lease messages of several queues. `queues` are names, and prefixes that end with `*`."""
 
     queues: QueueNames
     order: QueueOrder = "fair"
@@ -190,7 +190,7 @@ class LeaseQueues(Request):
 
 
 class Settle(Request):
-    """Which deliveries: their receipts, or a lease and so all that it still holds."""
+    """The deliveries to settle: their receipts, or a lease for all deliveries that it still holds."""
 
     outcome: ClassVar[Outcome]
     receipts: Receipts | None = None
@@ -198,13 +198,13 @@ class Settle(Request):
 
 
 class Ack(Settle):
-    """Done."""
+    """Deliveries that were processed successfully."""
 
     outcome = Outcome.ACKED
 
 
 class Nack(Settle):
-    """Try again later: after `delay_ms`, or after the queue's backoff."""
+    """Deliveries to retry, after `delay_ms` or after the queue's backoff."""
 
     outcome = Outcome.RETRIED
     delay_ms: Delay | None = None
@@ -212,27 +212,27 @@ class Nack(Settle):
 
 
 class Reject(Settle):
-    """To the dead letters, now."""
+    """Deliveries to move to the dead letters immediately."""
 
     outcome = Outcome.REJECTED
     reason: str = ""
 
 
 class Release(Settle):
-    """Give back; the attempt does not count."""
+    """Deliveries to release. The attempt is not counted."""
 
     outcome = Outcome.RELEASED
 
 
 class Snooze(Settle, kw_only=True):
-    """Deliver again after `delay_ms`; the attempt does not count."""
+    """Deliveries to deliver again after `delay_ms`. The attempt is not counted."""
 
     outcome = Outcome.SNOOZED
     delay_ms: Delay
 
 
 class Extend(Settle, kw_only=True):
-    """Hold for another `lease_ms`, from now on."""
+    """Deliveries to hold for another `lease_ms`, counted from now."""
 
     lease_ms: LeaseMs
 
@@ -248,20 +248,20 @@ class PushPart(Request, tag_field="type", tag="push"):
 
 
 class SettlePart(Request):
-    """The end of some deliveries."""
+    """Deliveries to settle."""
 
     outcome: ClassVar[Outcome]
     receipts: Receipts
 
 
 class AckPart(SettlePart, tag_field="type", tag="ack"):
-    """Deliveries that are done."""
+    """Deliveries that were processed successfully."""
 
     outcome = Outcome.ACKED
 
 
 class NackPart(SettlePart, tag_field="type", tag="nack"):
-    """Deliveries to be tried again."""
+    """Deliveries to retry."""
 
     outcome = Outcome.RETRIED
     delay_ms: Delay | None = None
@@ -269,20 +269,20 @@ class NackPart(SettlePart, tag_field="type", tag="nack"):
 
 
 class RejectPart(SettlePart, tag_field="type", tag="reject"):
-    """Deliveries that go to the dead letters."""
+    """Deliveries to move to the dead letters."""
 
     outcome = Outcome.REJECTED
     reason: str = ""
 
 
 class ReleasePart(SettlePart, tag_field="type", tag="release"):
-    """Deliveries that are given back."""
+    """Deliveries to release."""
 
     outcome = Outcome.RELEASED
 
 
 class SnoozePart(SettlePart, tag_field="type", tag="snooze"):
-    """Deliveries that come again after a time, not counted."""
+    """Deliveries to deliver again later, without counting the attempt."""
 
     outcome = Outcome.SNOOZED
     delay_ms: Delay
@@ -292,7 +292,7 @@ Part = PushPart | AckPart | NackPart | RejectPart | ReleasePart | SnoozePart
 
 
 class Transaction(Request):
-    """Pushes and settles over any queues: all of it happens, or nothing."""
+    """Pushes and settlements in any queues. All of them take effect, or none."""
 
     operations: Annotated[list[Part], Meta(min_length=1, max_length=limits.lease_messages_max)]
     producer: ProducerSequence | None = None
@@ -302,14 +302,14 @@ class Transaction(Request):
 
 
 class LetterReplacement(Request):
-    """Messages that take the place of dead letters, which are settled by it."""
+    """Messages to push in place of dead letters. The dead letters are settled."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
     messages: Messages
 
 
 class ErrorFields(Struct):
-    """What went wrong: a code that stays the same, a sentence that names the value, and what to do next."""
+    """An error: a stable code, a sentence that names the offending value, and a hint on what to do next."""
 
     code: str
     message: str
@@ -325,7 +325,7 @@ class ErrorView(Struct):
 
 
 class PushResult(Struct):
-    """Where a message went. A duplicate has the id of the message that came first; one that failed has its error."""
+    """The result for one message: its id, the id of the earlier message if it is a duplicate, or an error."""
 
     status: Literal["queued", "duplicate", "failed"]
     id: str | UnsetType = UNSET
@@ -339,7 +339,7 @@ class PushResults(Struct):
 
 
 class DeliveryView(Struct, kw_only=True):
-    """A message handed to this consumer, who settles it with the receipt."""
+    """A message delivered to this consumer, which settles it with the receipt."""
 
     id: str
     payload: Any | UnsetType = UNSET
@@ -357,7 +357,7 @@ class DeliveryView(Struct, kw_only=True):
 
 
 class LeaseView(Struct):
-    """What was leased: `lease_id` null and no messages when there was nothing to be had."""
+    """The lease. If there were no messages, `lease_id` is null and `messages` is empty."""
 
     lease_id: str | None
     expires_at: datetime | None
@@ -367,7 +367,7 @@ class LeaseView(Struct):
 
 
 class QueueLeaseView(Struct):
-    """What was leased of one queue."""
+    """The lease on one queue."""
 
     queue: str
     lease_id: str
@@ -378,7 +378,7 @@ class QueueLeaseView(Struct):
 
 
 class LeasesView(Struct):
-    """What was leased of several queues: a lease for each that had something; none when there was nothing."""
+    """One lease for each queue that had messages."""
 
     leases: list[QueueLeaseView]
 
@@ -394,7 +394,7 @@ class SettleResult(Struct, kw_only=True):
 
 
 class SettleResults(Struct):
-    """One result for each receipt, in order. When nothing could be settled, the status is that of the first error."""
+    """One result for each receipt, in order. If nothing could be settled, the status is that of the first error."""
 
     results: list[SettleResult]
 
@@ -411,7 +411,7 @@ class RetryView(Struct, kw_only=True):
 
 
 class MessageView(Struct, kw_only=True):
-    """A message as it lies in its queue; `retry` in a list of retries only."""
+    """A message in its queue. `retry` is set only in a list of retries."""
 
     id: str
     partition: str
@@ -432,13 +432,13 @@ class MessageView(Struct, kw_only=True):
 
 
 class QueueName(Struct):
-    """A queue by its name."""
+    """The name of a queue or of a group."""
 
     name: str
 
 
 class ListedQueue(Struct):
-    """A queue, and whether delivery or pushes are paused, be it by its namespace or the broker."""
+    """A queue, and whether delivery or pushes are paused: directly, by its namespace or by the broker."""
 
     name: str
     paused: bool = False
@@ -452,13 +452,13 @@ class QueuesView(Struct):
 
 
 class StatsView(Struct):
-    """The accounts of all queues."""
+    """The counters of all queues."""
 
     queues: list[QueueStats]
 
 
 class OperationView(Struct):
-    """What one operation of a transaction did; a push has ids."""
+    """The result of one operation of a transaction. A push has `ids`."""
 
     type: str
     ids: list[str] | UnsetType = UNSET
@@ -471,14 +471,14 @@ class TransactionView(Struct):
 
 
 class ProducerView(Struct):
-    """A producer's id, and the epoch that fences those before it."""
+    """The id of a producer, and its epoch, which fences earlier epochs."""
 
     id: str
     epoch: int
 
 
 class StatusView(Struct):
-    """Whether it is well."""
+    """A status."""
 
     status: str
 
@@ -492,7 +492,7 @@ def producer_view(id: int, epoch: int) -> ProducerView:
 
 
 class HistoryQuery(Request):
-    """One statement that reads. `since` and `until` limit what it sees."""
+    """A read-only SQL statement. `since` and `until` limit the period that it sees."""
 
     query: Annotated[str, Meta(min_length=1, max_length=100_000)]
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
@@ -501,7 +501,7 @@ class HistoryQuery(Request):
 
 
 class PastQuery(Request):
-    """An instant in the past, and a queue; all queues that one may see if none is named."""
+    """A moment in the past, and a queue. Without a queue, all queues that the caller may see."""
 
     at: Instant
     queue: str | None = None
@@ -515,7 +515,7 @@ class QueryColumn(Struct):
 
 
 class QueryResult(Struct):
-    """Rows as lists of values, in the order of the columns. `is_cut`: there were more rows than `limit`."""
+    """Rows as lists of values, in the order of the columns. `is_cut` means there were more rows than `limit`."""
 
     columns: list[QueryColumn]
     rows: list[list[Any]]

@@ -106,7 +106,7 @@ WORKFLOW_OPERATION: Final = Shape(
 SEEK: Final = Shape(ops.PreviewSeek, "SeekBody", is_request=True, without=("queue", "group"))
 SEEK_BODY: Final = new_struct(
     "Seek",
-    "Where a group is moved to; with `dry_run` the reply says what that would do, and nothing is changed.",
+    "The position to move a group to. With `dry_run`, the reply shows the effect, and nothing changes.",
     [("dry_run", bool, False)],
     bases=(SEEK.type,),
     kw_only=True,
@@ -114,7 +114,7 @@ SEEK_BODY: Final = new_struct(
 )
 LAG: Final = shape_of(PartitionLag)
 GROUP: Final = new_struct(
-    "Group", "A group, and its position in each partition.", [("name", str), ("partitions", list_of(LAG.type))]
+    "Group", "A group and its position in each partition.", [("name", str), ("partitions", list_of(LAG.type))]
 )
 GROUPS: Final = new_struct("Groups", "All groups of a queue.", [("groups", list_of(GROUP))])
 
@@ -127,7 +127,7 @@ def groups_view(groups: Mapping[str, Sequence[PartitionLag]]) -> Any:
 STATE: Final = shape_of(MessageState)
 MESSAGE: Final = new_struct(
     "MessageDetails",
-    "A message, and its state in each group.",
+    "A message and its state in each group.",
     [("groups", list_of(STATE.type))],
     bases=(models.MessageView,),
     kw_only=True,
@@ -206,7 +206,7 @@ def _reply(spec: ops.Spec) -> Reply:
     write = kind.write or (lambda result: result)
     if not spec.reply:
         return Reply(kind.type, lambda operation, result: write(result))
-    holder = _holder(_holder_name(spec), spec.reply, kind.type)
+    holder = _holder(_holder_name(spec), spec.reply, kind.type, _holder_doc(spec))
     return Reply(holder, lambda operation, result: holder(write(result)))
 
 
@@ -217,10 +217,13 @@ def _holder_name(spec: ops.Spec) -> str:
     return "".join(map(str.capitalize, words)) if is_list_of_them else spec.reply.capitalize()
 
 
+def _holder_doc(spec: ops.Spec) -> str:
+    return f"A list of {spec.reply}." if get_origin(spec.result) is list else f"The reply to `{spec.route}`."
+
+
 @cache
-def _holder(type_name: str, name: str, kind: Any) -> Any:
-    """`{"messages": […]}`: an object for a result that is none."""
-    doc = f"The {name} that were asked for." if get_origin(kind) is list else f"How many were {name}."
+def _holder(type_name: str, name: str, kind: Any, doc: str) -> Any:
+    """`{"messages": […]}`: an object for a result that is not an object."""
     return new_struct(type_name, doc, [(name, kind)])
 
 

@@ -36,7 +36,7 @@ _TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in OPTI
 # What a request may set; a field that is not there is left as it is.
 OptionsChange: Any = new_struct(
     "OptionsChange",
-    "Options of a queue to set (docs/options.md); durations in milliseconds.",
+    "Queue options to set. Durations are in milliseconds.",
     [
         *((name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()),
         ("backoff", _BACKOFF | msgspec.UnsetType, UNSET),  # stands for four of them
@@ -48,7 +48,7 @@ OptionsChange: Any = new_struct(
 
 NewQueue: Any = new_struct(
     "NewQueue",
-    "A queue to create: its name, and any options.",
+    "The name of the queue to create, and any options.",
     [("name", str)],
     bases=(OptionsChange,),
     kw_only=True,
@@ -59,7 +59,7 @@ QueueView: Any = new_struct("QueueView", "A queue and all its options.", [("name
 
 QueueState: Any = new_struct(
     "QueueState",
-    "A queue and all its options, and whether delivery or pushes are paused, be it by its namespace or the broker.",
+    "A queue with its options, and whether delivery or pushes are paused: directly, by its namespace or by the broker.",
     [("paused", bool), ("push_paused", bool)],
     bases=(QueueView,),
     kw_only=True,

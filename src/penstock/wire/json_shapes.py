@@ -16,6 +16,8 @@ A field of a request has the default of the struct, and its range in `RANGES`; a
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -88,7 +90,7 @@ class Shape(Generic[T]):
         ]
         self.type = new_struct(
             name,
-            struct.__doc__,
+            json_doc(struct.__doc__ or ""),
             [*map(_declared, self.fields), *more],
             kw_only=True,
             forbid_unknown_fields=is_request,
@@ -163,6 +165,11 @@ def new_struct(name: str, doc: str | None, fields: Sequence[Any], **settings: An
     struct = msgspec.defstruct(name, fields, **settings)
     struct.__doc__ = doc
     return struct
+
+
+def json_doc(doc: str) -> str:
+    """A docstring in the words of JSON: `wait_ms` for `wait_seconds`, null for None."""
+    return re.sub(r"\bNone\b", "null", re.sub(r"`(\w+)_seconds`", r"`\1_ms`", inspect.cleandoc(doc)))
 
 
 def list_of(kind: Any) -> Any:

@@ -72,28 +72,28 @@ FINISHED_RUN: Final = Shape(
     Finish,
     "FinishedRun",
     is_request=True,
-    kinds={"task_type": Kind(Annotated[str, Meta(max_length=200, description="For the metrics, as is `run_ms`.")])},
+    kinds={"task_type": Kind(Annotated[str, Meta(max_length=200, description="For the metrics, like `run_ms`.")])},
     more=[("result_base64", bytes | UnsetType, UNSET)],
 )
 
 # Many at a time.
 SUBMITTED_TASKS: Final = new_struct(
-    "SubmittedTasks", "One for each task, in order.", [("tasks", list_of(shape_of(Submitted).type))]
+    "SubmittedTasks", "One result for each task, in order.", [("tasks", list_of(shape_of(Submitted).type))]
 )
 TASK_PAGE: Final = new_struct(
     "TaskPage",
-    "Tasks, newest first, and where the next page begins: null when these are the last.",
+    "A page of tasks, newest first, and the cursor of the next page; null on the last page.",
     [("tasks", list_of(TASK.type)), ("cursor", str | None)],
 )
 NEW_TASKS: Final = new_struct(
     "NewTasks",
-    "Tasks to submit: all of them are stored, or none. Parents may be among them, in any order.",
+    "Tasks to submit. Either all of them are stored, or none. Parents can be among them, in any order.",
     [("tasks", Annotated[list_of(NEW_TASK.type), Meta(min_length=1, max_length=TASKS_MAX)])],
     forbid_unknown_fields=True,
 )
 FINISHED_RUNS: Final = new_struct(
     "FinishedRuns",
-    "Runs that ended, each accepted or refused by itself. `is_again`: sent before, and the reply was lost.",
+    "Runs that ended, each accepted or refused individually. Set `is_again` to repeat a request whose reply was lost.",
     [
         ("finishes", Annotated[list_of(FINISHED_RUN.type), Meta(min_length=1, max_length=FINISHES_MAX)]),
         ("is_again", bool, False),
@@ -105,7 +105,7 @@ finished: Final = OneOrMany(FINISHED_RUN.type, FINISHED_RUNS, "finishes")
 
 
 class WaitQuery(Request):
-    """How long to wait for it."""
+    """How long to wait until the task is final."""
 
     wait_ms: Wait = 0.0
 
@@ -182,7 +182,7 @@ _LARGE: Final = ("args", "kwargs", "result", "result_base64", "result_error", "r
 
 
 class FinishResult(Struct):
-    """The result of one finish."""
+    """The result of one report."""
 
     task_id: str
     status: Literal["ok", "error"]
@@ -190,7 +190,7 @@ class FinishResult(Struct):
 
 
 class FinishResults(Struct):
-    """One result for each finish, in order. When none could be accepted, the status is that of the first error."""
+    """One result for each report, in order. If none was accepted, the status is that of the first error."""
 
     results: list[FinishResult]
 

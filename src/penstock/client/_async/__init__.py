@@ -1,1 +1,1 @@
-"""The faces for asyncio: written by hand. `_sync` is generated from it."""
+"""The asyncio API, written by hand. `_sync` is generated from it."""

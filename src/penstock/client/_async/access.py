@@ -1,4 +1,4 @@
-"""Who may do what in an open system (keys, users, roles and namespaces), and who did what: the audit log."""
+"""Access control of an open Penstock (keys, users, roles and namespaces), and its audit log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.operations.access import KEEP_SECONDS_DEFAULT, quotas_of
 
 
 class Access:
-    """Keys, users, roles and namespaces. Everything but `me` needs the grant `operate:*`."""
+    """Keys, users, roles and namespaces. All methods except `me` need the grant `operate:*`."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -51,7 +51,7 @@ class Access:
         return await self._session.execute(ops.RotateKey(id, keep_seconds, expires_seconds))
 
     async def revoke_key(self, id: str) -> None:
-        """Revoke a key now. Connections that use it are closed."""
+        """Revoke a key immediately, and close the connections that use it."""
         await self._session.execute(ops.RevokeKey(id))
 
     # users
@@ -65,7 +65,7 @@ class Access:
         certificates: Sequence[str] | None = None,
         namespace: str | None = None,
     ) -> UserView:
-        """Create or change a user. A new one needs grants. An empty password removes the password."""
+        """Create or change a user. A new user needs grants. An empty password removes the password."""
         return await self._session.execute(ops.SetUser(name, grants, password, certificates, namespace))
 
     async def users(self) -> list[UserView]:
@@ -73,13 +73,13 @@ class Access:
         return await self._session.execute(ops.ListUsers())
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user and its keys. Its connections are closed."""
+        """Delete a user and their keys, and close their connections."""
         await self._session.execute(ops.DeleteUser(name))
 
     # roles
 
     async def set_role(self, name: str, grants: Sequence[str]) -> RoleView:
-        """Create or change a role. Its holders get the new grants at once."""
+        """Create or change a role. The change applies immediately to everyone who has it."""
         return await self._session.execute(ops.SetRole(name, grants))
 
     async def roles(self) -> list[RoleView]:
@@ -87,7 +87,7 @@ class Access:
         return await self._session.execute(ops.ListRoles())
 
     async def delete_role(self, name: str) -> None:
-        """Delete a role that nobody has."""
+        """Delete a role. Nobody must have it."""
         await self._session.execute(ops.DeleteRole(name))
 
     # namespaces
@@ -101,12 +101,12 @@ class Access:
         return await self._session.execute(ops.ListNamespaces())
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete a namespace without members. Its queues stay."""
+        """Delete a namespace. It must have no principals; its queues are kept."""
         await self._session.execute(ops.DeleteNamespace(name))
 
 
 class Audit:
-    """Who did what: records of the queue `penstock.audit`."""
+    """The audit log: who did what. Its records are in the queue `penstock.audit`."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -120,7 +120,7 @@ class Audit:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[AuditRecord]:
-        """Return records, newest first. `outcome` is `ok`, `failed` for every error, or an error code."""
+        """Return records, newest first. `outcome` is `ok`, `failed` for any error, or an error code."""
         return await self._session.execute(ops.ListAudit(who, what, outcome, since, limit))
 
     async def verify(self) -> AuditVerification:

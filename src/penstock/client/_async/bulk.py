@@ -1,4 +1,4 @@
-"""Operations on many things, and the dead letters of a queue."""
+"""Bulk operations, and the dead letters of a queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Operations:
         self._session = session
 
     async def list(self) -> builtins.list[OperationView]:
-        """Return all of them, newest first."""
+        """Return running and recent operations, newest first."""
         return await self._session.execute(ops.ListOperations())
 
     async def get(self, operation_id: str) -> OperationView:
@@ -50,7 +50,7 @@ class Operations:
         return await self._session.execute(ops.ContinueOperation(operation_id))
 
     async def stop(self, operation_id: str) -> OperationView:
-        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
+        """Stop an operation. Items already processed are not undone. Raises `TaskConflict` if it has ended."""
         return await self._session.execute(ops.StopOperation(operation_id))
 
 
@@ -93,9 +93,9 @@ class DeadLetters:
         rate: float | None = None,
         edit: Edit | None = None,
     ) -> int:
-        """Return dead letters to the group where they died, at most `rate` per second. Returns how many.
+        """Send dead letters back to the group in which they died, at most `rate` per second. Returns the number.
 
-        With `edit`, the changed messages are pushed as new ones, for all groups.
+        With `edit`, the edited messages are pushed as new messages instead, to all groups.
         """
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
         limit = validation.redrive_limit(limit)
@@ -117,10 +117,10 @@ class DeadLetters:
         return len(letters)
 
     async def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
-        """Replace dead letters, given by id, with new messages: all of them or none.
+        """Replace dead letters, given by id, with new messages. Either all are replaced, or none.
 
-        They are new messages of the queue, for all its groups. Raises `MessageNotFound` for a letter that is no longer
-        open.
+        The new messages go to all groups of the queue. Raises `MessageNotFound` if a letter was already redriven or
+        deleted.
         """
         ids = [validation.message_id(id) for id in messages]
         batch = Batch.build(builtins.list(messages.values()))

@@ -1,4 +1,4 @@
-"""Queues and their dead letters, as programs use them."""
+"""Queues and their dead letters."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        """Return messages from an offset or a time on. Nothing is leased or settled."""
+        """Return messages, starting at an offset or a time. Nothing is leased or settled."""
         since = None if timestamp is None else validation.instant(timestamp, "timestamp")
         return await self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
@@ -262,10 +262,10 @@ class Queue:
         return found[0] if found else None
 
     async def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        """Create a group, an independent reader that starts at earliest, latest, an offset or a time.
+        """Create a group, which reads the queue independently, starting at earliest, latest, an offset or a time.
 
-        A group that `observes` only tracks how far a reader has come, by `seek`: it does not count for `max_length`,
-        and no message expires because of it. Raises `GroupExists` if it exists.
+        A group that `observes` only records the position of a reader, set by `seek`. It does not count for
+        `max_length`, and no message expires because of it. Raises `GroupExists` if it exists.
         """
         await self._session.execute(
             ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes)
@@ -423,13 +423,14 @@ class Queue:
         await self._session.execute(ops.Purge(self.name))
 
     async def rotate_key(self) -> str:
-        """Encrypt new messages with a new data key; returns its id. Raises `InvalidField` if nothing is encrypted."""
+        """Create a data key for new messages. Returns its id. Raises `InvalidField` if the queue is not encrypted."""
         return await self._session.execute(ops.RotateDataKey(self.name))
 
     async def erase_keys(self, *, confirm: str, before: datetime | None = None) -> int:
-        """Erase the data keys of the queue: what they encrypted is lost for good. Returns how many.
+        """Erase the data keys of the queue. Returns the number of erased keys.
 
-        `confirm` repeats the name of the queue. With `before`, only keys that another had followed by then.
+        Everything encrypted with them becomes unreadable, permanently. `confirm` must repeat the name of the queue.
+        With `before`, only keys that were replaced before that time are erased.
         """
         return await self._session.execute(ops.EraseDataKeys(self.name, confirm, before))
 

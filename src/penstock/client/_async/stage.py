@@ -1,10 +1,10 @@
 """Runs a stage: lease, fold, and one transaction that acknowledges, emits and stores the state.
 
-An instance is a member of the group of the stage. It owns partitions of the source, and with them the partitions of
-the queue of states that have the same names, which it reads when it gets them. Whoever loses a partition loses its
-leases with it: a transaction of an instance that was given up is refused as a whole, since it acknowledges what it no
-longer holds. Then the instance drops everything that it knows, joins again and reads the state again. What closes the
-windows of a silent partition has nothing to acknowledge: the transaction says that the partition must be this member's.
+An instance is a member of the group of the stage. It owns partitions of the source, and the partitions with the same
+names in the queue that stores the state, which it reads when it gets them. An instance that loses a partition also
+loses its leases: a transaction of an instance that was removed is refused as a whole, because it acknowledges what it
+no longer holds. The instance then drops its state, joins again and reads the state again. Closing the windows of a
+silent partition acknowledges nothing, so that transaction states that the partition must belong to this member.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class StageRunner:
         idle_seconds: float | None = None,
         stop: Event | None = None,
     ) -> StageReport:
-        """Process messages for ever, or until nothing came for `idle_seconds` or `stop` is set; what was done.
+        """Process messages until `stop` is set or none has arrived for `idle_seconds`. Returns a report.
 
-        `batch` messages at most are one transaction. `start` is where the group of the stage begins if it is new. Run
-        it in several processes, and they share the partitions of the source.
+        A transaction contains at most `batch` messages. `start` is the starting position if the group is new. Run the
+        stage in several processes to share the partitions of the source among them.
         """
         await self._prepare()
         stage = self._stage

@@ -1,4 +1,4 @@
-"""An open system, as programs use it: its queues, and what concerns all of them."""
+"""An open Penstock as programs use it: its queues, and what concerns all of them."""
 
 from __future__ import annotations
 
@@ -171,47 +171,50 @@ class Queues:
         return await self._session.execute(ops.GetSeries(None, tuple(metrics), *span))
 
     async def signatures(self, limit: int = 50) -> SignatureReport:
-        """Dead letters of all queues by the signature of their errors; `queue.dlq.signatures` has those of one."""
+        """Return the dead letters of all queues by error signature; `queue.dlq.signatures` has those of one queue."""
         return await self._session.execute(ops.AllSignatures(limit))
 
     async def trace(self, trace: str, limit: int = 200, look_back: int = 10_000) -> TraceView:
-        """The messages and tasks of a trace, with their waits and runs, among the last `look_back` of each queue."""
+        """Return the messages and tasks of a trace, with their waiting and running times.
+
+        Searches the last `look_back` messages of each queue.
+        """
         return await self._session.execute(ops.GetTrace(trace, limit, look_back))
 
     async def info(self) -> ServerInfo:
-        """The version of the broker, its durability, and how many queues there are."""
+        """Return the version of the broker, its durability and the number of queues."""
         return await self._session.execute(ops.Info())
 
     async def cluster(self) -> ClusterView:
-        """What the broker keeps its data in, who owns it, and the nodes that share it."""
+        """Return the storage of the broker, its owner, and the nodes that share it."""
         return await self._session.execute(ops.Cluster())
 
     async def connections(self, limit: int = 1_000) -> ConnectionPage:
-        """Connections to the broker, the oldest first."""
+        """Return the connections to the broker, oldest first."""
         return await self._session.execute(ops.ListConnections(limit))
 
     async def end_connection(self, connection_id: str) -> None:
-        """End a connection. What was leased on it stays leased. Raises `ConnectionNotFound`."""
+        """Close a connection. Its leases stay valid. Raises `ConnectionNotFound`."""
         await self._session.execute(ops.EndConnection(connection_id))
 
     async def pipelines(self) -> list[PipelineView]:
-        """Pipelines whose runs were reported, each with its last runs."""
+        """Return the pipelines with reported runs, and the last runs of each."""
         return await self._session.execute(ops.Pipelines())
 
     async def pipeline_run(self, name: str, run: str) -> PipelineRun:
-        """One run of a pipeline."""
+        """Return one run of a pipeline. Raises `RunNotFound`."""
         return await self._session.execute(ops.GetPipelineRun(name, run))
 
     async def pipeline_report(self, name: str, run: str) -> str:
-        """The report of a run, in HTML."""
+        """Return the report of a run, as HTML. Raises `RunNotFound`."""
         return await self._session.execute(ops.GetPipelineReport(name, run))
 
     async def data_keys(self) -> list[DataKeyView]:
-        """The data keys of encrypted queues, without their secrets."""
+        """Return the data keys of encrypted queues, without the key material."""
         return await self._session.execute(ops.ListDataKeys())
 
     def stream(self, source: str) -> Stream[Awaitable[StageReport]]:
-        """Start a stream over the messages of a queue: filter, map, key_by, tumbling, aggregate; then to, and run.
+        """Return a stream over the messages of a queue. Add stages (filter, map, key_by, …), then call `to` and `run`.
 
         See docs/streams.md.
         """

@@ -1,5 +1,5 @@
 # Generated from penstock/client/_async/backups.py by `make generate`. Do not edit.
-"""Backups: one is begun, and looked at until it is over."""
+"""Runs a backup and waits until it has finished."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_backup(
     passphrase: str,
     on_progress: Callable[[int, int], object] | None,
 ) -> BackupState:
-    """Take a backup, and wait until it is done; its error is raised."""
+    """Run a backup and wait until it has finished. Raises the error if it failed."""
     state = session.execute(ops.StartBackup(destination, keep, passphrase))
     pauses = validation.pauses()
     while not state.is_over:

@@ -1,5 +1,5 @@
 # Generated from penstock/client/_async/bulk.py by `make generate`. Do not edit.
-"""Operations on many things, and the dead letters of a queue."""
+"""Bulk operations, and the dead letters of a queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Operations:
         self._session = session
 
     def list(self) -> builtins.list[OperationView]:
-        """Return all of them, newest first."""
+        """Return running and recent operations, newest first."""
         return self._session.execute(ops.ListOperations())
 
     def get(self, operation_id: str) -> OperationView:
@@ -51,7 +51,7 @@ class Operations:
         return self._session.execute(ops.ContinueOperation(operation_id))
 
     def stop(self, operation_id: str) -> OperationView:
-        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
+        """Stop an operation. Items already processed are not undone. Raises `TaskConflict` if it has ended."""
         return self._session.execute(ops.StopOperation(operation_id))
 
 
@@ -94,9 +94,9 @@ class DeadLetters:
         rate: float | None = None,
         edit: Edit | None = None,
     ) -> int:
-        """Return dead letters to the group where they died, at most `rate` per second. Returns how many.
+        """Send dead letters back to the group in which they died, at most `rate` per second. Returns the number.
 
-        With `edit`, the changed messages are pushed as new ones, for all groups.
+        With `edit`, the edited messages are pushed as new messages instead, to all groups.
         """
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key, "signature": signature}
         limit = validation.redrive_limit(limit)
@@ -118,10 +118,10 @@ class DeadLetters:
         return len(letters)
 
     def replace(self, messages: Mapping[MessageId | str, Any]) -> None:
-        """Replace dead letters, given by id, with new messages: all of them or none.
+        """Replace dead letters, given by id, with new messages. Either all are replaced, or none.
 
-        They are new messages of the queue, for all its groups. Raises `MessageNotFound` for a letter that is no longer
-        open.
+        The new messages go to all groups of the queue. Raises `MessageNotFound` if a letter was already redriven or
+        deleted.
         """
         ids = [validation.message_id(id) for id in messages]
         batch = Batch.build(builtins.list(messages.values()))

@@ -1,5 +1,5 @@
 # Generated from penstock/client/_async/queue.py by `make generate`. Do not edit.
-"""Queues and their dead letters, as programs use them."""
+"""Queues and their dead letters."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        """Return messages from an offset or a time on. Nothing is leased or settled."""
+        """Return messages, starting at an offset or a time. Nothing is leased or settled."""
         since = None if timestamp is None else validation.instant(timestamp, "timestamp")
         return self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
@@ -263,10 +263,10 @@ class Queue:
         return found[0] if found else None
 
     def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        """Create a group, an independent reader that starts at earliest, latest, an offset or a time.
+        """Create a group, which reads the queue independently, starting at earliest, latest, an offset or a time.
 
-        A group that `observes` only tracks how far a reader has come, by `seek`: it does not count for `max_length`,
-        and no message expires because of it. Raises `GroupExists` if it exists.
+        A group that `observes` only records the position of a reader, set by `seek`. It does not count for
+        `max_length`, and no message expires because of it. Raises `GroupExists` if it exists.
         """
         self._session.execute(
             ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes)
@@ -424,13 +424,14 @@ class Queue:
         self._session.execute(ops.Purge(self.name))
 
     def rotate_key(self) -> str:
-        """Encrypt new messages with a new data key; returns its id. Raises `InvalidField` if nothing is encrypted."""
+        """Create a data key for new messages. Returns its id. Raises `InvalidField` if the queue is not encrypted."""
         return self._session.execute(ops.RotateDataKey(self.name))
 
     def erase_keys(self, *, confirm: str, before: datetime | None = None) -> int:
-        """Erase the data keys of the queue: what they encrypted is lost for good. Returns how many.
+        """Erase the data keys of the queue. Returns the number of erased keys.
 
-        `confirm` repeats the name of the queue. With `before`, only keys that another had followed by then.
+        Everything encrypted with them becomes unreadable, permanently. `confirm` must repeat the name of the queue.
+        With `before`, only keys that were replaced before that time are erased.
         """
         return self._session.execute(ops.EraseDataKeys(self.name, confirm, before))
 

@@ -1,4 +1,4 @@
-"""Penstock as a backend of Django's tasks: `django.tasks` of Django 6, or the package `django-tasks` before that.
+"""A backend for Django's tasks: `django.tasks` in Django 6, or the package `django-tasks` for earlier versions.
 
     INSTALLED_APPS = [..., "penstock.integrations.django"]
     TASKS = {

@@ -1,4 +1,4 @@
-"""For INSTALLED_APPS: the management command, and every app's `tasks` module."""
+"""The app for INSTALLED_APPS: it has the management command, and imports the `tasks` module of every app."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.module_loading import autodiscover_modules
 
 
 class PenstockConfig(AppConfig):
-    """Imports the modules named `tasks` of all installed apps, so that their tasks are known in every process."""
+    """Imports the `tasks` modules of all installed apps, so that every process knows their tasks."""
 
     name = "penstock.integrations.django"
     label = "penstock"

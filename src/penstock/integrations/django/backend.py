@@ -1,7 +1,7 @@
-"""The backend: Django's tasks go to a Penstock queue of the same name, and results come from its task index.
+"""The backend. Django's tasks go to a Penstock queue of the same name; results come from its task index.
 
-A task becomes known here when its decorator runs, because Django then asks the backend whether it is valid. A worker
-runs only tasks that are known: what a message names is looked up, never imported.
+A task is registered when its decorator runs, because Django then asks the backend to validate it. A worker runs only
+registered tasks: the name in a message is looked up, never imported.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ STATUS: Final = {
 
 
 class StoredError(TaskError):
-    """An error of a run. The name of its class was stored by whoever ran it: nothing is imported because of it."""
+    """The error of a run. The name of its class comes from the worker; it is never imported."""
 
     @property
     def exception_class(self) -> type[BaseException]:
-        """The class, if its module is loaded; an `ImportError` otherwise, as for one that does not exist."""
+        """The class, if its module is loaded. Raises `ImportError` otherwise, and if it does not exist."""
         parts = self.exception_class_path.split(".")
         for length in range(len(parts) - 1, 0, -1):
             found: Any = sys.modules.get(".".join(parts[:length]))
@@ -88,14 +88,14 @@ class StoredError(TaskError):
 
 
 def new_result(task: Any, id: str, status: Any, backend: str, args: Any, kwargs: Any, **known: Any) -> Any:
-    """A TaskResult with nothing in it but what is `known`."""
+    """Return a TaskResult with only the given fields set."""
     nothing = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
     given: dict[str, Any] = {**nothing, "errors": [], "worker_ids": [], **known}
     return TaskResult(task=task, id=id, status=status, backend=backend, args=args, kwargs=kwargs, **given)
 
 
 def result_of(task: Any, view: TaskView, backend: str) -> Any:
-    """A TaskResult of this moment."""
+    """Return the current TaskResult of a task."""
     result = TaskResult(
         task=task,
         id=view.task_id,
@@ -116,12 +116,12 @@ def result_of(task: Any, view: TaskView, backend: str) -> Any:
 
 
 def successful(result: Any, value: Any) -> Any:
-    """The result of a run that has just ended well."""
+    """Return the result of a run that just succeeded."""
     return _ended(result, TaskResultStatus.SUCCESSFUL, _return_value=value)
 
 
 def failed(result: Any, error: Exception) -> Any:
-    """The result of a run that has just failed, whether or not there will be another."""
+    """Return the result of a run that just failed, whether or not it will be retried."""
     kind = type(error)
     text = "".join(traceback.format_exception(error))
     error = StoredError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
@@ -143,7 +143,7 @@ def _errors(view: TaskView) -> list[Any]:
 
 
 def class_path(text: str) -> str:
-    """The class of an exception, from the end of its traceback: `shop.SoldOut: no tea` is shop.SoldOut."""
+    """Return the class of an exception from the end of its traceback: `shop.SoldOut: no tea` is shop.SoldOut."""
     # Lines of a long message, and notes below it, may come after the one that begins with the class.
     for line in reversed(text.strip().splitlines()):
         name = line.split(":", maxsplit=1)[0]
@@ -160,7 +160,7 @@ PRIORITY_STEP: Final = 1.27  # Django counts from -100 to 100
 
 
 class PenstockBackend(BaseTaskBackend):
-    """OPTIONS: `url`, `token`, `durability` of the place that keeps tasks; `timeout`, `max_attempts` of all tasks."""
+    """A task backend. OPTIONS: `url`, `token`, `durability`, and `timeout`, `max_attempts` for all tasks."""
 
     supports_defer = True
     supports_async_task = True
@@ -180,28 +180,28 @@ class PenstockBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from None
 
     def validate_task(self, task: Any) -> None:
-        """Called for every task that is declared, and for every variant of it."""
+        """Validate a task. Called for every declared task, and for every variant of it."""
         super().validate_task(task)
         if self.known.setdefault(task.module_path, task) is task:
             limits = {name: self.options.get(name) for name in ("max_attempts", "timeout")}
             self.app.task(name=task.module_path, queue=task.queue_name, **limits)(self._handler(task))
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Store it; durable when this returns."""
+        """Store a task. It is durable when this returns."""
         result, submission = self._prepared(task, args, kwargs)
         self.app.sender.send(submission)
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Asyncio version of `enqueue()`; uses no thread."""
+        """Asyncio version of `enqueue()`. Uses no thread."""
         result, submission = self._prepared(task, args, kwargs)
         await self.app.sender.asend(submission)
         await signals.task_enqueued.asend(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The state of a task at this moment."""
+        """Return the current state of a task."""
         try:
             view = self.app.job(result_id).info()
         except (TaskNotFound, InvalidField) as error:
@@ -209,7 +209,7 @@ class PenstockBackend(BaseTaskBackend):
         return self._result(view)
 
     async def aget_result(self, result_id: str) -> Any:
-        """Asyncio version of `get_result()`; uses no thread."""
+        """Asyncio version of `get_result()`. Uses no thread."""
         try:
             view = await self.app.job(result_id).ainfo()
         except (TaskNotFound, InvalidField) as error:

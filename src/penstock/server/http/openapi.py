@@ -35,7 +35,7 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"},
         "shop",
     ),
-    "name": ("The name of what is created, changed or deleted.", NAME, "nightly"),
+    "name": ("The name of the resource.", NAME, "nightly"),
     "key_id": ("The id of a key.", {"type": "string"}, "5c14e38e9e47"),
     "operation_id": ("The id of an operation.", {"type": "string"}, _UUID),
     "trace": ("A trace id.", {"type": "string"}, "4bf92f3577b34da6a3ce929d0e0e4736"),
@@ -44,10 +44,10 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "run": ("The id of a run of a pipeline.", NAME, "20300131T091200-7f3a"),
 }
 DESCRIPTION: Final = """\
-A durable queue over HTTP. `payload` is JSON and comes back byte for byte; `payload_base64` is for bytes. Durations are
-`*_ms`, instants are RFC 3339. Every error is `{"error": {"code", "message", "hint"}}`, its code the same in every
-protocol. `X-Request-Id` is repeated in the response, or made up. Streams and live events: a WebSocket at
-`/api/v1/stream`."""
+A durable queue over HTTP. `payload` is JSON and is returned byte for byte; `payload_base64` is for bytes. Fields that
+end in `_ms` are durations in milliseconds; times are RFC 3339. Every error is `{"error": {"code", "message", "hint"}}`,
+with the same codes in every protocol. The response repeats the `X-Request-Id` of the request, or has a new one. For
+streams and live events, open a WebSocket at `/api/v1/stream`."""
 
 
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
 
 
 def _whole(schema: Any) -> Any:
-    """A schema that says of every array what its items are, be it anything, and which strings are instants.
+    """A schema in which every array has `items`, and strings that are times have a format.
 
-    Generators of clients insist on the first, and make datetimes of the second.
+    Client generators require the first, and use the second for datetimes.
     """
     if isinstance(schema, list):
         return [_whole(part) for part in schema]
@@ -93,6 +93,8 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
         "tags": [route.section],
         "responses": _responses(route),
     }
+    if route.description:
+        operation["description"] = route.description
     parameters = [*_path_parameters(route), *_query_parameters(route, components)]
     if parameters:
         operation["parameters"] = parameters
@@ -141,7 +143,7 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str
 
 
 def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is there or not; it is never null."""
+    """A query parameter is present or absent, never null."""
     some = [part for part in schema.get("anyOf", ()) if part != {"type": "null"}]
     return some[0] if len(some) == 1 else {name: value for name, value in schema.items() if value is not None}
 
@@ -149,10 +151,10 @@ def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.success): _response(route)}
     if route.may_be_empty:
-        responses["204"] = {"description": "done"}
+        responses["204"] = {"description": "Success."}
     if route.path in {"/livez", "/readyz"}:
         content = {"application/json": {"schema": _schema(route.result)}}
-        return responses | {"503": {"description": "it is not", "content": content}}
+        return responses | {"503": {"description": "It is not.", "content": content}}
     codes: dict[int, list[str]] = {}
     for code in sorted({*COMMON, *route.errors}):
         codes.setdefault(http_status(code), []).append(code)
@@ -165,8 +167,8 @@ def _response(route: Route) -> dict[str, Any]:
     if route.media != "application/json":
         return {"description": route.summary, "content": {route.media: {"schema": {"type": "string"}}}}
     if route.result is None:
-        return {"description": "done"}
-    return {"description": "done", "content": {"application/json": {"schema": _schema(route.result)}}}
+        return {"description": "Success."}
+    return {"description": "Success.", "content": {"application/json": {"schema": _schema(route.result)}}}
 
 
 def _error(codes: list[str]) -> dict[str, Any]:
@@ -227,7 +229,8 @@ def _anchor(tag: str) -> str:
 
 def _shown_operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     example = _command(method.upper(), path, operation)
-    parts = [f"<pre>{escape(example)}</pre>", _parameters(operation.get("parameters", []))]
+    about = f"<p>{_prose(operation['description'])}</p>" if "description" in operation else ""
+    parts = [about, f"<pre>{escape(example)}</pre>", _parameters(operation.get("parameters", []))]
     body = operation.get("requestBody")
     if body is not None:
         schema = body["content"]["application/json"]["schema"]

@@ -21,6 +21,7 @@ from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
 from penstock.wire.json_operations import LETTER_SEARCH, SEEK_BODY, TASK_OPERATION, WORKFLOW_OPERATION, json_of
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueState
+from penstock.wire.json_shapes import json_doc
 
 API: Final = "/api/v1"
 # What any route may answer with.
@@ -57,7 +58,7 @@ class Nothing(models.Request):
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One route. Without `execute` it is hot; without a result it answers 204, unless `media` is not JSON."""
+    """One route. Without `execute` it is hot. Without a result it replies 204, unless `media` is not JSON."""
 
     method: str
     path: str
@@ -72,7 +73,8 @@ class Route:
     example: Mapping[str, Any] = field(default_factory=dict)  # of the body, or of the query where there is none
     media: str = "application/json"
     is_body_optional: bool = False
-    may_be_empty: bool = False  # it answers 204 to some requests
+    may_be_empty: bool = False  # it replies 204 to some requests
+    description: str = ""
 
     @property
     def success(self) -> int:
@@ -101,7 +103,8 @@ def derived(operation: type[ops.Operation[Any]]) -> Route:
         return json.reply.write(operation, await request.execute(operation))
 
     return Route(
-        *(spec.method, API + spec.path, spec.route, spec.summary, execute),
+        *(spec.method, API + spec.path, spec.route, json_doc(spec.summary), execute),
+        description=json_doc(spec.description),
         body=json.body,
         query=json.query or Nothing,
         result=json.reply.type,
@@ -117,17 +120,18 @@ def custom(operation: type[ops.Operation[Any]], execute: Execute, **shapes: Any)
     spec = operation.spec
     assert spec.method is not None
     about: dict[str, Any] = {"errors": spec.errors, "status": spec.status, "example": spec.example}
-    return Route(spec.method, API + spec.path, spec.route, spec.summary, execute, **about | shapes)
+    about["description"] = json_doc(spec.description)
+    return Route(spec.method, API + spec.path, spec.route, json_doc(spec.summary), execute, **about | shapes)
 
 
 class CreateQuery(models.Request):
-    """`exist_ok`: a queue with the same options is fine."""
+    """With `exist_ok`, it is not an error if a queue with the same name and options exists."""
 
     exist_ok: bool = False
 
 
 class ProfileQuery(models.Request):
-    """How long to look."""
+    """The duration of the profile."""
 
     seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
 
@@ -166,14 +170,14 @@ def _settle(name: str, path: str, summary: str, body: Any, example: Mapping[str,
 
 HOT: Final = (
     Route(
-        *("POST", f"{_QUEUE}/messages", "push_messages", "Push messages: all of them or none", None, models.Push),
+        *("POST", f"{_QUEUE}/messages", "push_messages", "Push messages to a queue", None, models.Push),
         result=models.PushResults,
         errors=PUSHING,
         status=201,
         example={"messages": [{"payload": {"order": 1}, "key": "ann"}, {"payload_base64": "AAEC"}]},
     ),
     Route(
-        *("POST", f"{_QUEUE}/lease", "lease_messages", "Lease messages; waits up to wait_ms for the first"),
+        *("POST", f"{_QUEUE}/lease", "lease_messages", "Lease messages, waiting up to wait_ms for the first"),
         body=models.Lease,
         result=models.LeaseView,
         errors=(*IN_QUEUE, "invalid_field", "member_fenced"),
@@ -181,31 +185,31 @@ HOT: Final = (
         example={"max": 10, "wait_ms": 20000, "group": "default"},
     ),
     Route(
-        *("POST", "/api/v1/lease", "lease_from_queues", "Lease messages of several queues; waits up to wait_ms"),
+        *("POST", "/api/v1/lease", "lease_from_queues", "Lease messages of several queues, waiting up to wait_ms"),
         body=models.LeaseQueues,
         result=models.LeasesView,
         errors=(*IN_QUEUE, "group_not_found", "invalid_field", "member_fenced"),
         example={"queues": ["orders", "shop.*"], "max": 10, "wait_ms": 20000},
     ),
-    _settle("ack_messages", "/api/v1/ack", "Done", models.Ack, {"receipts": _RECEIPTS}),
+    _settle("ack_messages", "/api/v1/ack", "Acknowledge deliveries", models.Ack, {"receipts": _RECEIPTS}),
     _settle(
-        *("nack_messages", "/api/v1/nack", "Try again later", models.Nack),
+        *("nack_messages", "/api/v1/nack", "Retry deliveries later", models.Nack),
         {"receipts": _RECEIPTS, "error": "no answer", "delay_ms": 5000},
     ),
     _settle(
-        *("reject_messages", "/api/v1/reject", "To the dead letters, now", models.Reject),
+        *("reject_messages", "/api/v1/reject", "Move deliveries to the dead letters", models.Reject),
         {"receipts": _RECEIPTS, "reason": "not an order"},
     ),
     _settle(
-        *("release_messages", "/api/v1/release", "Give back; the attempt does not count", models.Release),
+        *("release_messages", "/api/v1/release", "Release deliveries without counting the attempt", models.Release),
         {"lease_id": _LEASE},
     ),
     _settle(
-        *("snooze_messages", "/api/v1/snooze", "Deliver again later; the attempt does not count", models.Snooze),
+        *("snooze_messages", "/api/v1/snooze", "Deliver again later without counting the attempt", models.Snooze),
         {"receipts": _RECEIPTS, "delay_ms": 60000},
     ),
     _settle(
-        *("extend_lease", "/api/v1/extend", "Hold a lease longer", models.Extend),
+        *("extend_lease", "/api/v1/extend", "Extend a lease", models.Extend),
         {"lease_id": _LEASE, "lease_ms": 30000},
     ),
 )
@@ -214,7 +218,7 @@ HOT: Final = (
 
 COMPOSED: Final = (
     Route(
-        *("POST", "/api/v1/transactions", "commit_transaction", "Pushes and settles, all or nothing"),
+        *("POST", "/api/v1/transactions", "commit_transaction", "Push and settle in one transaction"),
         *(actions.transact, models.Transaction),
         result=models.TransactionView,
         errors=(*PUSHING, *SETTLING),
@@ -226,7 +230,7 @@ COMPOSED: Final = (
         },
     ),
     Route(
-        *("POST", f"{_QUEUE}/dlq/search", "search_dead_letters", "Dead letters, by more than fits into a URL"),
+        *("POST", f"{_QUEUE}/dlq/search", "search_dead_letters", "Search dead letters with a filter in the body"),
         *(actions.search_dead_letters, LETTER_SEARCH.type),
         result=json_of(ops.DeadLetters).reply.type,
         errors=(*IN_QUEUE, "invalid_field"),
@@ -243,11 +247,11 @@ COMPOSED: Final = (
             example=example,
         )
         for action, summary, example in (
-            ("retry", "Retry all tasks that match", {"status": ["dead"], "task_type": "send_email", "canary": 5}),
-            ("cancel", "Cancel all tasks that match", {"queue": "mail", "dry_run": True}),
+            ("retry", "Retry all matching tasks", {"status": ["dead"], "task_type": "send_email", "canary": 5}),
+            ("cancel", "Cancel all matching tasks", {"queue": "mail", "dry_run": True}),
             (
                 "purge",
-                "Forget all final tasks that match, and cancel and forget those that wait",
+                "Delete all matching tasks that are final, and cancel and delete those that wait",
                 {"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
             ),
         )
@@ -268,7 +272,7 @@ COMPOSED: Final = (
         )
     ),
     Route(
-        *("GET", "/api/v1/tasks/{task_id}/result", "get_task_result", "The result, as the worker gave it"),
+        *("GET", "/api/v1/tasks/{task_id}/result", "get_task_result", "Get the result of a task"),
         actions.result,
         query=tasks.WaitQuery,
         result=Any,
@@ -276,12 +280,12 @@ COMPOSED: Final = (
         example={"wait_ms": 5000},
     ),
     Route(
-        *("GET", "/api/v1/schedules/{name}", "get_schedule", "A schedule", actions.schedule),
+        *("GET", "/api/v1/schedules/{name}", "get_schedule", "Get a schedule", actions.schedule),
         result=tasks.SCHEDULE.type,
         errors=("schedule_not_found",),
     ),
     Route(
-        *("POST", "/api/v1/sessions", "begin_session", "Sign in: with a password, or the code of a one-time link"),
+        *("POST", "/api/v1/sessions", "begin_session", "Sign in with a password or the code of a one-time link"),
         *(sign_in.begin_session, sign_in.Credentials),
         result=sign_in.SessionView,
         errors=("not_authenticated", "invalid_field", "rate_limited"),
@@ -289,7 +293,7 @@ COMPOSED: Final = (
         example={"user": "ann", "password": "correct horse battery"},
     ),
     Route(
-        *("POST", "/api/v1/sessions/links", "create_link", "A one-time link that signs in as who asks"),
+        *("POST", "/api/v1/sessions/links", "create_link", "Create a one-time link that signs in as the caller"),
         sign_in.create_link,
         result=sign_in.LinkView,
         errors=("not_authenticated", "not_authorised"),
@@ -300,14 +304,20 @@ COMPOSED: Final = (
         errors=("not_authenticated",),
     ),
     Route(
-        *("POST", "/api/v1/history/query", "query_history", "SQL over the history", actions.query_history),
+        *("POST", "/api/v1/history/query", "query_history", "Query the history with SQL", actions.query_history),
         body=models.HistoryQuery,
         result=models.QueryResult,
         errors=("bad_query", "rate_limited"),
         example={"query": "select queue, count(*) as messages from messages group by queue", "limit": 100},
     ),
     Route(
-        *("GET", "/api/v1/history/state", "get_past_state", "Depth, leases and lag at an instant", actions.past_state),
+        *(
+            "GET",
+            "/api/v1/history/state",
+            "get_past_state",
+            "Get depth, leases and lag at a past moment",
+            actions.past_state,
+        ),
         query=models.PastQuery,
         result=actions.PAST_STATE.type,
         errors=("bad_query", "invalid_field", "queue_not_found", "rate_limited"),
@@ -315,20 +325,27 @@ COMPOSED: Final = (
     ),
     Route(
         *("GET", "/api/v1/pipelines/{name}/runs/{run}/report", "get_pipeline_report"),
-        *("The report of a run of a pipeline", actions.pipeline_report),
+        *("Get the report of a run of a pipeline", actions.pipeline_report),
         errors=("run_not_found", "invalid_name"),
         media="text/html",
     ),
-    Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
-    Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
-    Route("GET", "/health", "get_health_short", "The same as /api/v1/health", actions.health, result=HEALTH.type),
-    Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=models.StatusView),
-    Route("GET", "/readyz", "get_readiness", "Does it take requests?", actions.readyz, result=Readiness),
-    Route("GET", "/metrics", "get_metrics", "Metrics for Prometheus", actions.metrics, media="text/plain"),
+    Route(
+        "GET",
+        "/api/v1/stats",
+        "get_stats",
+        "Get the counters of all queues",
+        actions.all_stats,
+        result=models.StatsView,
+    ),
+    Route("GET", "/api/v1/health", "get_health", "Get the health of the broker", actions.health, result=HEALTH.type),
+    Route("GET", "/health", "get_health_short", "Same as /api/v1/health", actions.health, result=HEALTH.type),
+    Route("GET", "/livez", "get_liveness", "Check liveness", actions.livez, result=models.StatusView),
+    Route("GET", "/readyz", "get_readiness", "Check readiness", actions.readyz, result=Readiness),
+    Route("GET", "/metrics", "get_metrics", "Get metrics for Prometheus", actions.metrics, media="text/plain"),
 )
 PROFILES: Final = (
     Route(
-        *("GET", "/debug/profile", "get_cpu_profile", "Which functions the broker is in, as collapsed stacks"),
+        *("GET", "/debug/profile", "get_cpu_profile", "Profile the CPU use, as collapsed stacks"),
         actions.profile("cpu"),
         query=ProfileQuery,
         example={"seconds": 5},
@@ -336,7 +353,7 @@ PROFILES: Final = (
         errors=("invalid_field", "conflict"),
     ),
     Route(
-        *("GET", "/debug/memory", "get_memory_profile", "Which lines of code hold what was allocated meanwhile"),
+        *("GET", "/debug/memory", "get_memory_profile", "Profile allocations by line of code"),
         actions.profile("memory"),
         query=ProfileQuery,
         example={"seconds": 5},
@@ -344,7 +361,7 @@ PROFILES: Final = (
         errors=("invalid_field", "conflict"),
     ),
     Route(
-        *("GET", "/debug/threads", "get_threads", "Where each thread and each task of the event loop is"),
+        *("GET", "/debug/threads", "get_threads", "Show the stack of each thread and each task of the event loop"),
         actions.profile("threads"),
         media="text/plain",
         errors=("invalid_field", "conflict"),

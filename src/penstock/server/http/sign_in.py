@@ -18,7 +18,7 @@ Secret = Annotated[str, Meta(max_length=1024)]
 
 
 class Credentials(models.Request):
-    """A user with a password, or the code of a one-time link."""
+    """A user and password, or the code of a one-time link."""
 
     user: Annotated[str, Meta(max_length=128)] = ""
     password: Secret = ""
@@ -29,7 +29,7 @@ class Credentials(models.Request):
 
 
 class SessionView(Struct, kw_only=True):
-    """A session that has begun; over plain http `tab_secret` must be sent with every request."""
+    """A new session. Over plain HTTP, `tab_secret` must be sent with every request."""
 
     name: str
     expires_at: models.Instant
@@ -41,7 +41,7 @@ class SessionView(Struct, kw_only=True):
 
 
 class LinkView(Struct, kw_only=True):
-    """A one-time link to the dashboard, behind the URL of this broker."""
+    """A one-time link to the dashboard, relative to the URL of this broker."""
 
     path: str
     expires_at: models.Instant | None

@@ -1,4 +1,4 @@
-"""What an app asks of its broker. `aname`, for asyncio, is `name` in `_sync`."""
+"""The calls of an app to its broker. `aname` is for asyncio; the blocking `name` is generated into `_sync`."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class AsyncAppCalls:
         return session
 
     async def aclose(self) -> None:
-        """Close what was opened, including the session of the running loop. A second call does nothing."""
+        """Close all open sessions, including the session of the running loop. A second call does nothing."""
         await self._sessions.aclose()
 
     async def __aenter__(self) -> Self:
-        """Opened when it is first used, closed at the end; one that was closed may be entered again."""
+        """Enter a block at whose end the app is closed. A closed app can be entered again."""
         self._sessions.reopen()
         return self
 
@@ -78,23 +78,26 @@ class AsyncAppCalls:
         return await (await self.open_async_session()).execute(ops.Workers())
 
     async def aquiet_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
-        """Have a worker take no more tasks; it finishes those that it has. Raises `WorkerNotFound`."""
+        """Tell a worker to take no more tasks and finish the running ones. Raises `WorkerNotFound`."""
         return await (await self.open_async_session()).execute(ops.QuietWorker(worker_id, owner))
 
     async def aresume_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
-        """Have a quiet worker take tasks again. Raises `WorkerNotFound`."""
+        """Tell a quiet worker to take tasks again. Raises `WorkerNotFound`."""
         return await (await self.open_async_session()).execute(ops.ResumeWorker(worker_id, owner))
 
     async def astop_worker(
         self, worker_id: str, owner: str | None = None, *, grace_seconds: float | None = None
     ) -> WorkerView:
-        """Have a worker end; what still runs after the grace is released, and counts no attempt."""
+        """Tell a worker to exit. Tasks that still run after the grace period are released, uncounted.
+
+        Raises `WorkerNotFound`.
+        """
         return await (await self.open_async_session()).execute(ops.StopWorker(worker_id, owner, grace_seconds))
 
     # jobs
 
     async def acounts(self) -> list[TaskCounts]:
-        """How many jobs there are in each state, by queue."""
+        """Return the number of jobs in each state, by queue."""
         return await (await self.open_async_session()).execute(ops.CountTasks())
 
     def ajobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
@@ -102,7 +105,7 @@ class AsyncAppCalls:
         return _apages(cast("App", self), filter_of(filters), check_limit(limit))
 
     async def await_task(self, task_id: str, seconds: float) -> TaskView:
-        """Wait until a task is final, at most `seconds`. Returns it as it is then."""
+        """Wait until a task is final, at most `seconds`. Returns its current state."""
         if self.stand_in is not None:
             return await self.stand_in.await_task(task_id, seconds)
         return await wait_task(await self.open_async_session(), task_id, seconds)
@@ -119,14 +122,14 @@ class AsyncAppCalls:
         missed: MissedPolicy = "skip",
         is_paused: bool = False,
     ) -> ScheduleView:
-        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
+        """Create or change a schedule: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
         spec = spec_of(task, name, cron, timezone, missed, is_paused)
         session = await self.open_async_session()
         await self.declarations.aensure(session, spec.queue)
         return await session.execute(ops.SetSchedule(spec))
 
     async def aschedules(self) -> list[ScheduleView]:
-        """Return all schedules of the broker, whoever created them."""
+        """Return all schedules of the broker, including those of other apps."""
         return await (await self.open_async_session()).execute(ops.Schedules())
 
     async def apause_schedule(self, name: str) -> ScheduleView:
@@ -145,21 +148,21 @@ class AsyncAppCalls:
         raise ScheduleNotFound(f"no schedule is named {name!r}")
 
     async def arun_schedule(self, name: str) -> ScheduleRun:
-        """Submit the task of a schedule now; its ticks stay as they are. Raises `ScheduleNotFound`."""
+        """Submit the task of a schedule now, in addition to its ticks. Raises `ScheduleNotFound`."""
         return await (await self.open_async_session()).execute(ops.RunSchedule(name))
 
     async def aticks(self, name: str, count: int = 5, runs: int = 10) -> ScheduleTicks:
-        """The next ticks of a schedule, and its last runs. Raises `ScheduleNotFound`."""
+        """Return the next ticks of a schedule and its last runs. Raises `ScheduleNotFound`."""
         return await (await self.open_async_session()).execute(ops.Ticks(name, count, runs))
 
     async def adelete_schedule(self, name: str) -> None:
-        """Delete a schedule. One that a task declares returns when its worker restarts."""
+        """Delete a schedule. If a task declares it, it is created again when a worker restarts."""
         await (await self.open_async_session()).execute(ops.DeleteSchedule(name))
 
     async def aprune_schedules(self) -> list[str]:
-        """Delete schedules that `cron=` of this app once declared and no longer does.
+        """Delete schedules that `cron=` in this app declared earlier and no longer declares.
 
-        Returns their names. Call it when no worker with older code is left: one that starts would declare them again.
+        Returns their names. Call it when no worker runs older code: when it restarts, it would declare them again.
         """
         names = self.declarations.gone(await self.aschedules())
         for name in names:
@@ -231,7 +234,7 @@ class AsyncAppCalls:
         return await (await self.open_async_session()).execute(ops.ContinueOperation(operation_id))
 
     async def astop_operation(self, operation_id: str) -> OperationView:
-        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
+        """Stop an operation. Jobs already processed are not undone. Raises `TaskConflict` if it has ended."""
         return await (await self.open_async_session()).execute(ops.StopOperation(operation_id))
 
 

@@ -1,4 +1,4 @@
-"""What senders, declarations, jobs and workflows ask of a broker. `aname`, for asyncio, is `name` in `_sync`."""
+"""The calls of senders, declarations, jobs and workflows to a broker. `aname` is for asyncio, `name` is in `_sync`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class AsyncJobCalls(Generic[T]):
         return (await self.ainfo()).state
 
     async def aprogress(self) -> Any:
-        """Return what the task last reported with `current_task().progress(…)`; None if nothing."""
+        """Return the last progress that the task reported with `current_task().progress(…)`, or None."""
         view = await self.ainfo()
         return None if view.progress is None else msgspec.json.decode(view.progress)
 
@@ -137,11 +137,11 @@ class AsyncJobCalls(Generic[T]):
                 return self._outcome(view, timeout)
 
     async def acancel(self) -> TaskView:
-        """Cancel the job. A running worker is notified, and the result of its run is discarded."""
+        """Cancel the job. If it is running, its worker is notified and the result of the run is discarded."""
         return await (await self._app.open_async_session()).execute(ops.CancelTask(self.id))
 
     async def aretry(self) -> TaskView:
-        """Run a dead or cancelled job again, or a failed one now instead of after its backoff."""
+        """Retry a dead or cancelled job, or a failed job immediately instead of after its backoff."""
         return await (await self._app.open_async_session()).execute(ops.RetryTask(self.id))
 
 
@@ -155,14 +155,14 @@ class AsyncWorkflowCalls(Generic[T]):
     _joined: Callable[[list[Any]], T]
 
     async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109
-        """Wait for the end and return the result; for a group, a list. Raises what `Job.result` raises."""
+        """Wait for the workflow and return its result; for a group, a list. Raises what `Job.result` raises."""
         if self._app is None:
             return self._joined([])
         deadline = Deadline(self._app.clock, timeout)
         return self._joined([await job.aresult(deadline.left()) for job in self.ends])
 
     async def astatus(self) -> dict[TaskState, int]:
-        """Return how many of its tasks are in each state."""
+        """Return the number of its tasks in each state."""
         if self._app is None:
             return {}
         seen = {job.id: job.view.state async for job in self._app.ajobs(workflow=self.id) if job.view is not None}

@@ -1,5 +1,5 @@
 # Generated from penstock/tasks/_async/app_calls.py by `make generate`. Do not edit.
-"""What an app asks of its broker. `aname`, for asyncio, is `name` in `_sync`."""
+"""The calls of an app to its broker. `aname` is for asyncio; the blocking `name` is generated into `_sync`."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class AppCalls:
         return session
 
     def close(self) -> None:
-        """Close what was opened, including the session of the running loop. A second call does nothing."""
+        """Close all open sessions, including the session of the running loop. A second call does nothing."""
         self._sessions.close()
 
     def __enter__(self) -> Self:
-        """Opened when it is first used, closed at the end; one that was closed may be entered again."""
+        """Enter a block at whose end the app is closed. A closed app can be entered again."""
         self._sessions.reopen()
         return self
 
@@ -79,23 +79,26 @@ class AppCalls:
         return (self.open_session()).execute(ops.Workers())
 
     def quiet_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
-        """Have a worker take no more tasks; it finishes those that it has. Raises `WorkerNotFound`."""
+        """Tell a worker to take no more tasks and finish the running ones. Raises `WorkerNotFound`."""
         return (self.open_session()).execute(ops.QuietWorker(worker_id, owner))
 
     def resume_worker(self, worker_id: str, owner: str | None = None) -> WorkerView:
-        """Have a quiet worker take tasks again. Raises `WorkerNotFound`."""
+        """Tell a quiet worker to take tasks again. Raises `WorkerNotFound`."""
         return (self.open_session()).execute(ops.ResumeWorker(worker_id, owner))
 
     def stop_worker(
         self, worker_id: str, owner: str | None = None, *, grace_seconds: float | None = None
     ) -> WorkerView:
-        """Have a worker end; what still runs after the grace is released, and counts no attempt."""
+        """Tell a worker to exit. Tasks that still run after the grace period are released, uncounted.
+
+        Raises `WorkerNotFound`.
+        """
         return (self.open_session()).execute(ops.StopWorker(worker_id, owner, grace_seconds))
 
     # jobs
 
     def counts(self) -> list[TaskCounts]:
-        """How many jobs there are in each state, by queue."""
+        """Return the number of jobs in each state, by queue."""
         return (self.open_session()).execute(ops.CountTasks())
 
     def jobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> Iterator[Job[Any]]:
@@ -103,7 +106,7 @@ class AppCalls:
         return _pages(cast("App", self), filter_of(filters), check_limit(limit))
 
     def wait_task(self, task_id: str, seconds: float) -> TaskView:
-        """Wait until a task is final, at most `seconds`. Returns it as it is then."""
+        """Wait until a task is final, at most `seconds`. Returns its current state."""
         if self.stand_in is not None:
             return self.stand_in.wait_task(task_id, seconds)
         return wait_task(self.open_session(), task_id, seconds)
@@ -120,14 +123,14 @@ class AppCalls:
         missed: MissedPolicy = "skip",
         is_paused: bool = False,
     ) -> ScheduleView:
-        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
+        """Create or change a schedule: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
         spec = spec_of(task, name, cron, timezone, missed, is_paused)
         session = self.open_session()
         self.declarations.ensure(session, spec.queue)
         return session.execute(ops.SetSchedule(spec))
 
     def schedules(self) -> list[ScheduleView]:
-        """Return all schedules of the broker, whoever created them."""
+        """Return all schedules of the broker, including those of other apps."""
         return (self.open_session()).execute(ops.Schedules())
 
     def pause_schedule(self, name: str) -> ScheduleView:
@@ -146,21 +149,21 @@ class AppCalls:
         raise ScheduleNotFound(f"no schedule is named {name!r}")
 
     def run_schedule(self, name: str) -> ScheduleRun:
-        """Submit the task of a schedule now; its ticks stay as they are. Raises `ScheduleNotFound`."""
+        """Submit the task of a schedule now, in addition to its ticks. Raises `ScheduleNotFound`."""
         return (self.open_session()).execute(ops.RunSchedule(name))
 
     def ticks(self, name: str, count: int = 5, runs: int = 10) -> ScheduleTicks:
-        """The next ticks of a schedule, and its last runs. Raises `ScheduleNotFound`."""
+        """Return the next ticks of a schedule and its last runs. Raises `ScheduleNotFound`."""
         return (self.open_session()).execute(ops.Ticks(name, count, runs))
 
     def delete_schedule(self, name: str) -> None:
-        """Delete a schedule. One that a task declares returns when its worker restarts."""
+        """Delete a schedule. If a task declares it, it is created again when a worker restarts."""
         (self.open_session()).execute(ops.DeleteSchedule(name))
 
     def prune_schedules(self) -> list[str]:
-        """Delete schedules that `cron=` of this app once declared and no longer does.
+        """Delete schedules that `cron=` in this app declared earlier and no longer declares.
 
-        Returns their names. Call it when no worker with older code is left: one that starts would declare them again.
+        Returns their names. Call it when no worker runs older code: when it restarts, it would declare them again.
         """
         names = self.declarations.gone(self.schedules())
         for name in names:
@@ -232,7 +235,7 @@ class AppCalls:
         return (self.open_session()).execute(ops.ContinueOperation(operation_id))
 
     def stop_operation(self, operation_id: str) -> OperationView:
-        """Stop an operation. What it has done stays done. Raises `TaskConflict` if it has ended."""
+        """Stop an operation. Jobs already processed are not undone. Raises `TaskConflict` if it has ended."""
         return (self.open_session()).execute(ops.StopOperation(operation_id))
 
 
