@@ -273,6 +273,15 @@ class Cluster:
         roles = ("quorum_standby", "sync_standby")
         return sum(member["role"] in roles and member["state"] == "streaming" for member in members)
 
+    def wait_commit(self) -> None:
+        """Until PostgreSQL takes a commit, which a standby has too."""
+        until(self._commit, "a commit")
+
+    def _commit(self) -> bool:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_logical_emit_message(true, 'penstock', '')::text")
+        return True
+
     def make_database(self) -> None:
         """The role and the database of Penstock, with the rights that it needs."""
         with psycopg.connect(self.superuser_url(), autocommit=True) as connection:

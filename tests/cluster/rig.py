@@ -176,6 +176,7 @@ class UnderLoad:
         self._nodes = nodes
         self.record = client_load.record()
         self.times: dict[str, list[float]] = {}  # seconds until pushes were confirmed again, by fault
+        self.store_times: dict[str, list[float]] = {}  # seconds until the store itself took a commit, where it is known
         client_load.prepare(nodes.url)
         self._crowd = Crowd(nodes, self.record)
         self._stack = ExitStack()
@@ -187,23 +188,33 @@ class UnderLoad:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def suffer(self, name: str, fault: Fault) -> float:
-        """Let it work, do something bad, and wait until pushes are confirmed; how long that took."""
+    def suffer(self, name: str, fault: Fault, commit: Callable[[], object] | None = None) -> float:
+        """Let it work, do something bad, and wait until pushes are confirmed; how long that took.
+
+        `commit` returns when the store itself has taken a commit: what is left is the part of the nodes and clients.
+        """
         self.record.until(more=ROUND)
         begun = time.monotonic()
         fault()
+        committing = threading.Thread(target=lambda: self._time_commit(name, begun, commit))
+        committing.start()
         with penstock.connect(self._nodes.url, timeout=PATIENCE_SECONDS, connect_seconds=PATIENCE_SECONDS) as ps:
             ps.queue("probe").push(name.encode())
         took = time.monotonic() - begun
         self.times.setdefault(name, []).append(took)
+        committing.join()
         return took
+
+    def _time_commit(self, name: str, begun: float, commit: Callable[[], object] | None) -> None:
+        if commit is not None:
+            commit()
+            self.store_times.setdefault(name, []).append(time.monotonic() - begun)
 
     def figures(self) -> str:
         """How long it took until pushes were confirmed again, by fault."""
-        return "".join(
-            f"\n{name}: median {median(each):.1f} s, at most {max(each):.1f} s ({len(each)})"
-            for name, each in sorted(self.times.items())
-        )
+        lines = [f"{name}: {_summary(times)}" for name, times in self.times.items()]
+        lines += [f"{name}, the store itself: {_summary(times)}" for name, times in self.store_times.items()]
+        return "".join(f"\n{line}" for line in sorted(lines))
 
     def problems(self) -> list[str]:
         """Have everybody finish, and compare all that they were told."""
@@ -211,3 +222,7 @@ class UnderLoad:
         self._crowd.stop()
         client_load.drain(self._nodes.url, self.record)
         return problems(self.record.history, client_load.one_result)
+
+
+def _summary(times: list[float]) -> str:
+    return f"median {median(times):.1f} s, at most {max(times):.1f} s ({len(times)})"

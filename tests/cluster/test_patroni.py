@@ -58,7 +58,7 @@ def test_a_machine_of_the_database_dies_and_nothing_confirmed_is_lost(cluster, t
             for _ in range(ROUNDS):
                 for name, fault in FAULTS.items():
                     cluster.wait_whole()
-                    load.suffer(name, partial(fault, cluster))
+                    load.suffer(name, partial(fault, cluster), cluster.wait_commit)
                     for machine in cluster.machines:
                         machine.start()
                     nodes.start_all()

@@ -14,7 +14,7 @@ POSTGRES_FAULTS: Final = (
     Fault(
         "append-without-term",
         "a former owner can still append",
-        "postgres/journal_rows.py",
+        "postgres/journal.py",
         "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE",
         "SELECT 1 FROM penstock.shards WHERE shard = $1 AND term >= $2 FOR SHARE",
         (f"{ZOMBIES}::test_a_former_owner_appends_nothing_from_the_moment_of_the_takeover",),
@@ -117,7 +117,7 @@ POSTGRES_FAULTS: Final = (
     Fault(
         "stale-answers",
         "an owner that may be deposed answers from memory",
-        "postgres/stalls.py",
+        "postgres/clock.py",
         "        return self.is_watched and self._clock.monotonic() - self._alive_at > STALE_US\n",
         "        return False\n",
         (f"{UNKNOWN}::test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_pushes",),

@@ -16,8 +16,9 @@ from penstock.embedded.blocking import BlockingSession
 from penstock.embedded.session import Session
 from penstock.errors import Damaged, OutcomeUnknown, Unavailable
 from penstock.journal import as_it_is
+from penstock.postgres.clock import STALE_US, STALL_US, Stalls
+from penstock.postgres.journal import PostgresJournal
 from penstock.postgres.schema import journal_table
-from penstock.postgres.stalls import STALE_US, STALL_US
 from penstock.postgres.store import PostgresStore
 from penstock.validation import lease_of
 from tests.behaviour.accounts import check_accounts
@@ -217,19 +218,37 @@ def test_a_lease_waits_for_its_own_frame_and_its_time_starts_with_the_reply(url)
     session.close()
 
 
+def stalls_of(session: Session) -> Stalls:
+    assert isinstance(session.shard.journal, PostgresJournal)
+    return session.shard.journal.stalls
+
+
+def test_a_lease_runs_out_after_a_rotation_though_nothing_else_is_committed(url):
+    clock = ManualClock()
+    session = Session(None, store=PostgresStore(url, node="test"), background=False, clock=clock)
+    ps = Penstock(BlockingSession(session))
+    ps.queue("q").push(b"1")
+    ps.queue("q").lease(lease_seconds=30)
+    session.shard.journal.rotate()
+    clock.advance(31)
+    session.timekeeper.tick()
+    assert session.shard.leased_count() == 0
+    session.close()
+
+
 def test_no_lease_runs_out_while_a_commit_stalls(url):
     clock = ManualClock()
     session = Session(None, store=PostgresStore(url, node="test"), background=False, clock=clock)
     ps = Penstock(BlockingSession(session))
     ps.queue("q").push(b"1")
     delivery = ps.queue("q").lease(lease_seconds=30)[0]
-    journal: Any = session.shard.journal
-    journal._waits_since = clock.monotonic()  # a commit is under way …
-    clock.advance(3600)  # … for an hour
+    stalls = stalls_of(session)
+    stalls.commit_waits()
+    clock.advance(3600)
     session.timekeeper.tick()
     assert session.shard.leased_count() == 1
-    journal._stalled_us, journal._waits_since = journal.stalled_us(), None
-    assert journal.stalled_us() == 3600 * 1_000_000 - STALL_US
+    stalls.commit_answered()
+    assert stalls.stalled_us() == 3600 * 1_000_000 - STALL_US
     delivery.ack()
     session.close()
 
@@ -240,17 +259,17 @@ def test_no_lease_runs_out_while_nothing_is_heard_of_the_store(url):
     ps = Penstock(BlockingSession(session))
     ps.queue("q").push(b"1")
     delivery = ps.queue("q").lease(lease_seconds=30)[0]
-    journal: Any = session.shard.journal
-    journal.is_watched = True
-    journal.alive()
+    stalls = stalls_of(session)
+    stalls.is_watched = True
+    stalls.alive()
     clock.advance(3600)  # no heartbeat comes back, and nobody pushes
     session.timekeeper.tick()
-    assert journal.stalled_us() == 3600 * 1_000_000 - STALE_US
-    journal.alive()  # it is back
+    assert stalls.stalled_us() == 3600 * 1_000_000 - STALE_US
+    stalls.alive()  # it is back
     for _ in range(4):
         clock.advance(1)
-        journal.alive()
-    assert journal.stalled_us() == 3600 * 1_000_000 - STALE_US
+        stalls.alive()
+    assert stalls.stalled_us() == 3600 * 1_000_000 - STALE_US
     delivery.ack()
     session.close()
 
@@ -260,8 +279,8 @@ def test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_p
     session = Session(None, store=PostgresStore(url, node="test"), background=False, clock=clock)
     ps = Penstock(BlockingSession(session))
     ps.queue("q").push(b"1")
-    journal: Any = session.shard.journal
-    journal.is_watched = True
+    stalls = stalls_of(session)
+    stalls.is_watched = True
     clock.advance(STALE_US / 1e6 + 0.1)
     for call in (
         lambda: ps.queue("q").stats(),
@@ -271,7 +290,7 @@ def test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_p
         with pytest.raises(Unavailable, match="does not answer") as refused:
             call()
         assert refused.value.retry_after_seconds
-    journal.alive()
+    stalls.alive()
     assert ps.queue("q").stats().messages == 1
     session.close()
 

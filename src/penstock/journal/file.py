@@ -11,38 +11,33 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
-from penstock.journal import Frame, JournalFile, LocalJournal, OpenFrame, as_it_is, outcome_unknown
+from penstock.journal import JournalFile, LocalJournal, OpenFrame, as_it_is
+from penstock.journal.stored import BUFFERS, StoredJournal
 from penstock.storage import journal_files
-from penstock.storage.disk import Disk, File, ReadableDisk
+from penstock.storage.disk import Disk, File
 from penstock.storage.frames import (
     ENTRIES_BYTES_MAX,
     FRAME,
     HEADER_BYTES,
     PREFIX,
     Header,
-    Scan,
     Verdict,
     frame_head,
-    frame_is_sound,
-    seed_of,
 )
 from penstock.storage.journal_files import Mark, is_short_of_space, read_mark, write_mark
 
 logger: Final = logging.getLogger("penstock.journal")
 
-_BUFFERS: Final = 3  # of a frame: its head, its entries, and the batch behind them, which may be empty
 _COPY_MAX: Final = 32 * limits.KIB  # a batch over this is not copied to be written in one call with what is before it
 _ZEROS: Final = bytes(256 * limits.KIB)
-_READ_BYTES: Final = 256 * limits.KIB
 
 
-class FileJournal(LocalJournal):
+class FileJournal(StoredJournal, LocalJournal):
     """The files under `journal/` of a data directory that is locked by this process.
 
     `known_durable` is a sequence that something else, a checkpoint or the segments, says was durable: a journal that
@@ -60,25 +55,15 @@ class FileJournal(LocalJournal):
         file_frames_max: int = limits.journal_file_frames_max,
         unseal: OpenFrame = as_it_is,
     ) -> None:
-        self.sequence = self.written_sequence = self.durable_sequence = 0
+        super().__init__(disk, shard_id, unseal)
         self.disk_full = False
-        self.failed: BaseException | None = None
-        self.on_rotate: Callable[[], None] = lambda: None
-        self.on_fail: Callable[[], None] = lambda: None
-        self._disk = disk
-        self._shard_id = shard_id
-        self._seed = seed_of(shard_id)
-        self._unseal = unseal
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
-        self._pending: list[Any] = []
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
         self._marking = threading.Lock()  # taken last
         self._retired: list[File] = []  # full files that a sync may still be using
         self._marked = read_mark(disk)
-        self._closed = False
-        self._refusing = False  # closed or failed, as one flag for append
         self._open(max(known_durable, self._marked.durable_sequence))
 
     # Appending and committing.
@@ -145,37 +130,14 @@ class FileJournal(LocalJournal):
                 self._close_retired()
                 self._file.close()
 
-    # Reading.
-
-    def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
-        first = self._full[0].first_sequence if self._full else self._first_sequence
-        if after > self.sequence:
-            raise Damaged(f"{self._disk.root}: the journal ends at sequence {self.sequence}, before {after}")
-        if after + 1 < first:
-            raise Damaged(f"{self._disk.root}: the journal starts at sequence {first}, after {after + 1}")
-        return ((sequence, self._unseal(frame)) for sequence, frame in self._replay(after))
-
-    def reader(self) -> FileReader:
-        return FileReader(self._disk, self._shard_id, self._unseal)
-
-    def full_files(self) -> list[JournalFile]:
-        return list(self._full)
-
-    def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
-        return ((sequence, self._unseal(frame)) for sequence, frame in self._scan_full(file).frames())
-
     def remove_file(self, file: JournalFile) -> None:
-        if not self._full or self._full[0] != file:
-            raise ValueError(f"{file.name} is not the oldest full file: removing it would leave a gap")
+        self._require_oldest(file)
         with self._syncing:
             self._close_retired()
         if self._disk.exists(file.name):  # else it was removed before, by somebody who was interrupted
             self._disk.remove(file.name)
         self._disk.sync_directory(journal_files.DIRECTORY)
         del self._full[0]
-
-    def size_bytes(self) -> int:
-        return sum(file.bytes for file in self.full_files()) + self._position
 
     # The disk.
 
@@ -208,7 +170,6 @@ class FileJournal(LocalJournal):
         self._full = journal_files.complete_files(self._disk)
         starts = journal_files.first_sequences(self._disk)
         self._incarnation = 1
-        self._opened: Scan | None = None
         for start in starts:
             self._incarnation = journal_files.read_header(self._disk, start, self._shard_id).incarnation + 1
         if starts:
@@ -224,9 +185,7 @@ class FileJournal(LocalJournal):
 
     def _continue(self, first_sequence: int, known_durable: int) -> None:
         """Continue the last file after its last sound frame."""
-        scan = journal_files.require_sound(
-            self._disk, journal_files.scan_file(self._disk, first_sequence, self._shard_id)
-        )
+        scan = self._scan(first_sequence)
         name = journal_files.name_of(first_sequence)
         if scan.end_sequence <= known_durable:
             raise Damaged(
@@ -259,22 +218,6 @@ class FileJournal(LocalJournal):
         self._frames = 0
         self._touched_end, self._allocated = 0, self._file.size()
 
-    def _replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
-        for file in self._full:
-            if file.end_sequence > after + 1:
-                yield from self._scan_full(file).frames(after)
-        scan, self._opened = self._opened, None
-        if scan is None or scan.end_sequence <= self.written_sequence:
-            scan = journal_files.require_sound(
-                self._disk, journal_files.scan_file(self._disk, self._first_sequence, self._shard_id)
-            )
-        yield from scan.frames(after)
-
-    def _scan_full(self, file: JournalFile) -> Scan:
-        return journal_files.require_sound(
-            self._disk, journal_files.scan_file(self._disk, file.first_sequence, self._shard_id, file.end_sequence)
-        )
-
     # Writing; the caller holds `_writing`.
 
     def _write_pending(self) -> None:
@@ -300,11 +243,11 @@ class FileJournal(LocalJournal):
             raise
 
     def _write_frames(self, pending: list[Any], buffers: int) -> None:
-        if buffers == _BUFFERS and len(pending[2]) > _COPY_MAX and self._fits(len(pending[1]) + len(pending[2])):
+        if buffers == BUFFERS and len(pending[2]) > _COPY_MAX and self._fits(len(pending[1]) + len(pending[2])):
             self._put(pending[0] + pending[1], 0)
             self._put(pending[2], 1)
         else:
-            data, count = b"".join(pending[:buffers]), buffers // _BUFFERS
+            data, count = b"".join(pending[:buffers]), buffers // BUFFERS
             if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
                 self._put(data, count, self._ahead(len(data)))
             else:
@@ -370,100 +313,6 @@ class FileJournal(LocalJournal):
     def _close_retired(self) -> None:
         while self._retired:
             self._retired.pop().close()
-
-    # Refusing.
-
-    def fail(self, error: BaseException) -> None:
-        self._fail(error)
-
-    def _fail(self, error: BaseException) -> PenstockError:
-        self._refusing = True
-        if self.failed is None:
-            self.failed = error
-            self.on_fail()
-        return outcome_unknown(self.failed)
-
-    def _refuse_if_failed(self) -> None:
-        if self.failed is not None:
-            raise outcome_unknown(self.failed) from self.failed
-
-    def _refuse(self, size: int) -> None:
-        self._refuse_if_failed()
-        if self._closed:
-            raise Closed("the journal is closed")
-        raise ValueError(f"a frame cannot hold {size} bytes of entries")
-
-
-class FileReader:
-    """Reads the files under `journal/` while they are written.
-
-    It remembers its position in the files, so that the next read costs only what is new. Files that are gone were
-    sealed meanwhile: `FileNotFoundError` says that what they held must be read from the segments.
-    """
-
-    def __init__(self, disk: ReadableDisk, shard_id: bytes, unseal: OpenFrame = as_it_is) -> None:
-        self._disk = disk
-        self._seed = seed_of(shard_id)
-        self._unseal = unseal
-        self._file = 0  # the first sequence of the file that is being read
-        self._next = 0  # the sequence of the next frame, at `_position`
-        self._position = 0
-
-    def read(self, after: int, until: int) -> Iterator[Frame]:
-        if until <= after:
-            return
-        if self._next != after + 1:
-            self._find(after + 1)
-        elif not self._disk.exists(journal_files.name_of(self._file)):
-            self._find(after + 1)  # it was sealed after all of it was read
-        while self._next <= until:
-            before = self._next
-            yield from self._frames_of_file(after, until)
-            if self._next == before:
-                self._next_file()
-
-    def _find(self, sequence: int) -> None:
-        """Begin at the start of the file that holds a sequence."""
-        starts = journal_files.first_sequences(self._disk)
-        index = bisect_right(starts, sequence) - 1
-        if index < 0:
-            raise FileNotFoundError(f"{self._disk.root}: the journal does not hold sequence {sequence} any more")
-        self._begin(starts[index])
-
-    def _next_file(self) -> None:
-        """The file has no more frames: the next one must begin here."""
-        if self._next == self._file or self._next not in journal_files.first_sequences(self._disk):
-            path = self._disk.root / journal_files.name_of(self._file)
-            raise Damaged(f"{path}: sequence {self._next} is not at position {self._position}")
-        self._begin(self._next)
-
-    def _begin(self, first_sequence: int) -> None:
-        self._file = self._next = first_sequence
-        self._position = HEADER_BYTES
-
-    def _frames_of_file(self, after: int, until: int) -> Iterator[Frame]:
-        """Frames of the current file, as far as they go."""
-        name, size = journal_files.name_of(self._file), _READ_BYTES
-        while self._next <= until:
-            data = memoryview(self._disk.read(name, self._position, size))
-            taken = 0
-            while self._next <= until and taken + FRAME.size <= len(data):
-                length, crc, sequence, _ = FRAME.unpack_from(data, taken)
-                end = taken + PREFIX.size + length
-                if sequence != self._next or end > len(data):
-                    break
-                if not frame_is_sound(data, taken, length, crc, self._seed):
-                    raise Damaged(f"{self._disk.root / name}: the frame of sequence {sequence} is damaged")
-                entries = data[taken + FRAME.size : end]
-                self._next += 1
-                self._position += end - taken
-                taken = end
-                if sequence > after:
-                    yield sequence, crc, self._unseal(entries)
-            if taken == 0:
-                if len(data) < size or size >= limits.frame_bytes_max + FRAME.size:
-                    return
-                size = limits.frame_bytes_max + FRAME.size  # the frame is larger than most
 
 
 assert FRAME.size + HEADER_BYTES < limits.journal_file_bytes - limits.frame_bytes_max

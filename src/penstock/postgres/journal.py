@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from penstock import limits
 from penstock.clock import Clock, SystemClock
@@ -34,24 +34,21 @@ from penstock.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from penstock.journal import JournalFile, OpenFrame, as_it_is, outcome_unknown
-from penstock.journal.file import FileReader
+from penstock.journal import JournalFile, OpenFrame, as_it_is
+from penstock.journal.stored import BUFFERS, StoredJournal
+from penstock.postgres.clock import Stalls
 from penstock.postgres.disk import PostgresDisk
-from penstock.postgres.journal_rows import APPEND, END, FIND, Row, may_be_stored
 from penstock.postgres.link import Link
-from penstock.postgres.links import RENEW, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Fenced
+from penstock.postgres.links import RENEW, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Fenced, is_passing
 from penstock.postgres.schema import create_journal_table, journal_table
-from penstock.postgres.stalls import Stalls
 from penstock.storage import journal_files
 from penstock.storage.frames import (
     ENTRIES_BYTES_MAX,
     FRAME,
     HEADER_BYTES,
     Header,
-    Scan,
     encode_header,
     frame_head,
-    seed_of,
 )
 
 logger: Final = logging.getLogger("penstock.journal")
@@ -64,10 +61,25 @@ COMMITS_KEPT: Final = 4_096  # of which it is known when they were durable
 CLOSE_SECONDS: Final = 5.0  # for a last commit, when the store does not answer
 DROP_LOCK: Final = "SET LOCAL lock_timeout = '200ms'"
 LOCK_TIMEOUT: Final = "55P03"
-_BUFFERS: Final = 3  # of a frame: its head, its entries, and the batch behind them, which may be empty
+UNIQUE: Final = "23505"
+
+APPEND: Final = """
+    WITH owner AS (SELECT 1 FROM penstock.shards WHERE shard = $1 AND term = $2 FOR SHARE)
+    INSERT INTO {table} (position, sequence, end_sequence, term, data) SELECT $3, $4, $5, $2, $6 FROM owner"""
+FIND: Final = "SELECT sequence, end_sequence, term, octet_length(data) FROM {table} WHERE position = $1"
+END: Final = "SELECT end_sequence FROM {table} ORDER BY position DESC LIMIT 1"
 
 
-class PostgresJournal(Stalls):
+class Row(NamedTuple):
+    """What one commit stores."""
+
+    position: int
+    sequence: int
+    end_sequence: int
+    data: bytes
+
+
+class PostgresJournal(StoredJournal):
     """The journal of a shard that this process owns.
 
     `known_durable` is a sequence that something else says was durable: a journal that ends before it has lost frames.
@@ -75,6 +87,7 @@ class PostgresJournal(Stalls):
 
     files_unsealed_max = 4  # a new owner reads them: this bounds how long a takeover takes
     is_remote = True
+    _disk: PostgresDisk
 
     def __init__(
         self,
@@ -88,20 +101,12 @@ class PostgresJournal(Stalls):
         unseal: OpenFrame = as_it_is,
         clock: Clock | None = None,
     ) -> None:
-        self.sequence = self.written_sequence = self.durable_sequence = 0
-        self.failed: BaseException | None = None
-        self.on_rotate: Callable[[], None] = lambda: None
-        self.on_fail: Callable[[], None] = lambda: None
+        super().__init__(disk, shard_id, unseal)
         self.on_mark: Callable[[int], object] = lambda sequence: None  # called with the durable sequence
-        self._disk = disk
+        self.stalls = Stalls(clock or SystemClock())
         self._fenced = fenced
-        self._shard_id = shard_id
-        self._seed = seed_of(shard_id)
-        self._unseal = unseal
-        super().__init__(clock or SystemClock())
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
-        self._pending: list[Any] = []
         self._gathered_bytes = 0  # in all; the difference to those stored is what waits
         self._stored_bytes = 0
         self._in_flight: Row | None = None  # sent, and not known to be stored
@@ -110,9 +115,6 @@ class PostgresJournal(Stalls):
         self._committing = threading.Lock()
         self._link: Link | None = None
         self._stop = threading.Event()
-        self._closed = False
-        self._opened: Scan | None = None  # what was read when it was opened, until it is replayed
-        self._refusing = False
         self._is_full = False
         self._problem = ""  # why the last commit was not confirmed
         self._commits: deque[tuple[int, int]] = deque(maxlen=COMMITS_KEPT)  # the last sequence of each, and when
@@ -163,7 +165,7 @@ class PostgresJournal(Stalls):
             self._committing.release()
 
     def _send(self, link: Link, row: Row, on_taken: Callable[[], object]) -> Link | None:
-        self._waits_since = self._clock.monotonic()
+        self.stalls.commit_waits()
         try:
             is_whole = link.send_prepared(b"append", self._values(row))
         except StorageError as error:
@@ -187,7 +189,7 @@ class PostgresJournal(Stalls):
             self._answered(row, changed)
         except StorageError as error:
             self._sent = None
-            if may_be_stored(error):
+            if _may_be_stored(error):
                 self._link_lost(error)
             else:
                 self._fail(error)
@@ -219,13 +221,13 @@ class PostgresJournal(Stalls):
         """Frames for the next row; None when the next frame belongs into a new file."""
         pending, size, buffers, frames = self._pending, 0, 0, 0
         room, frames_left = self._file_bytes - self._position, self._file_frames_max - self._frames
-        while buffers + _BUFFERS <= len(pending):
-            length = sum(map(len, pending[buffers : buffers + _BUFFERS]))
+        while buffers + BUFFERS <= len(pending):
+            length = sum(map(len, pending[buffers : buffers + BUFFERS]))
             if frames and size + length > ROW_BYTES_MAX:
                 break
             if (size + length > room or frames >= frames_left) and self._frames + frames:
                 break
-            size, buffers, frames = size + length, buffers + _BUFFERS, frames + 1
+            size, buffers, frames = size + length, buffers + BUFFERS, frames + 1
         if not frames:
             return None
         data = b"".join(pending[:buffers])
@@ -238,7 +240,7 @@ class PostgresJournal(Stalls):
 
     def _store(self, row: Row) -> None:
         """Append a row; returns when it is durable."""
-        self._waits_since = self._clock.monotonic()
+        self.stalls.commit_waits()
         try:
             changed = self._connected().execute_prepared(b"append", self._append_sql, self._values(row))
             self._answered(row, changed)
@@ -266,7 +268,7 @@ class PostgresJournal(Stalls):
 
     def _unanswered(self, error: StorageError) -> None:
         """Forget the link after a failure that leaves open whether a row is stored; raises any other."""
-        if not may_be_stored(error):
+        if not _may_be_stored(error):
             raise error
         self._link_lost(error)
 
@@ -281,13 +283,12 @@ class PostgresJournal(Stalls):
     def _patiently(self, action: Callable[[], None]) -> None:
         """Try something until it works; waits while the store is away."""
         pause = RETRY_SECONDS_MIN
-        if self._waits_since is None:
-            self._waits_since = self._clock.monotonic()
+        self.stalls.commit_waits()
         while True:
             try:
                 return action()
             except StorageError as error:
-                if not may_be_stored(error):
+                if not _may_be_stored(error):
                     raise
                 self._link_lost(error)
                 failure = error
@@ -330,11 +331,7 @@ class PostgresJournal(Stalls):
         self.written_sequence = self.durable_sequence = row.end_sequence - 1
         self._is_full = False
         self._problem = ""
-        now = self._clock.monotonic()
-        if self._stall_begins() < now:
-            self._count_stall(now)
-        self._alive_at, self._waits_since = max(self._alive_at, now), None
-        self._commits.append((self.durable_sequence, now - self._stalled_us))
+        self._commits.append((self.durable_sequence, self.stalls.commit_answered()))
 
     def _connected(self) -> Link:
         link = self._link
@@ -408,6 +405,10 @@ class PostgresJournal(Stalls):
     def disk_full(self, is_full: bool) -> None:
         self._is_full = is_full
 
+    def is_stale(self) -> bool:
+        """Whether another node may have taken over without this one knowing."""
+        return self.stalls.is_stale()
+
     def push_refusal(self) -> PenstockError:
         """Why pushes are refused."""
         if self._is_full:
@@ -426,42 +427,10 @@ class PostgresJournal(Stalls):
             commits.popleft()
         return commits[0][1] if commits else 0
 
-    # Reading.
-
-    def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
-        first = self._full[0].first_sequence if self._full else self._first_sequence
-        if after > self.sequence:
-            raise Damaged(f"{self._disk.root}: the journal ends at sequence {self.sequence}, before {after}")
-        if after + 1 < first:
-            raise Damaged(f"{self._disk.root}: the journal starts at sequence {first}, after {after + 1}")
-        return ((sequence, self._unseal(frame)) for sequence, frame in self._replay(after))
-
-    def _replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
-        for file in self._full:
-            if file.end_sequence > after + 1:
-                yield from self._scan(file.first_sequence, file.end_sequence).frames(after)
-        scan, self._opened = self._opened, None
-        if scan is None or scan.end_sequence <= self.written_sequence:
-            scan = self._scan(self._first_sequence, None)
-        yield from scan.frames(after)
-
-    def _scan(self, first_sequence: int, end_sequence: int | None) -> Scan:
-        scan = journal_files.scan_file(self._disk, first_sequence, self._shard_id, end_sequence)
-        return journal_files.require_sound(self._disk, scan)
-
-    def reader(self) -> FileReader:
-        return FileReader(self._disk, self._shard_id, self._unseal)
-
-    def full_files(self) -> list[JournalFile]:
-        return list(self._full)
-
-    def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
-        scan = self._scan(file.first_sequence, file.end_sequence)
-        return ((sequence, self._unseal(frame)) for sequence, frame in scan.frames())
+    # Files.
 
     def remove_file(self, file: JournalFile) -> None:
-        if not self._full or self._full[0] != file:
-            raise ValueError(f"{file.name} is not the oldest full file: removing it would leave a gap")
+        self._require_oldest(file)
         sql = "UPDATE penstock.journal_files SET dropped = true WHERE shard = $1 AND first_sequence = $2"
         self._fenced.change(lambda link: link.execute(sql, self._fenced.shard, file.first_sequence))
         del self._full[0]
@@ -479,9 +448,6 @@ class PostgresJournal(Stalls):
                     raise
                 logger.info("a journal table is still being read; it is dropped later")
 
-    def size_bytes(self) -> int:
-        return sum(file.bytes for file in self.full_files()) + self._position
-
     # The rest of the seam.
 
     def check_space(self) -> bool:
@@ -493,9 +459,6 @@ class PostgresJournal(Stalls):
 
     def free_bytes(self) -> int | None:
         return None
-
-    def fail(self, error: BaseException) -> None:
-        self._fail(error)
 
     # Opening.
 
@@ -513,7 +476,7 @@ class PostgresJournal(Stalls):
         self.sequence = self.written_sequence = self.durable_sequence = self._first_sequence + self._frames - 1
 
     def _continue(self, first_sequence: int, known_durable: int) -> None:
-        scan = self._scan(first_sequence, None)
+        scan = self._scan(first_sequence)
         if scan.end_sequence <= known_durable:
             raise Damaged(
                 f"{self._disk.root}: the store has frames up to {scan.end_sequence - 1}, and {known_durable} was"
@@ -550,32 +513,25 @@ class PostgresJournal(Stalls):
         name = journal_files.name_of(self._first_sequence)
         full = JournalFile(name, self._first_sequence, self.durable_sequence + 1, self._position)
         self._patiently(lambda: self._start(self.durable_sequence + 1))
+        self.stalls.commit_answered()
         self._full.append(full)
         self.on_rotate()
 
-    # Refusing.
-
     def _fail(self, error: BaseException) -> PenstockError:
-        self._refusing = True
-        if self.failed is None:
-            self.failed = error
-            self._stop.set()
-            self.on_fail()
-        return outcome_unknown(self.failed)
-
-    def _refuse_if_failed(self) -> None:
-        if self.failed is not None:
-            raise outcome_unknown(self.failed) from self.failed
-
-    def _refuse(self, size: int) -> None:
-        self._refuse_if_failed()
-        if self._closed:
-            raise Closed("the journal is closed")
-        raise ValueError(f"a frame cannot hold {size} bytes of entries")
+        refusal = super()._fail(error)
+        self._stop.set()
+        return refusal
 
 
 def _nothing() -> None:
     """Nobody waits."""
+
+
+def _may_be_stored(error: StorageError) -> bool:
+    """Whether it is unknown if a row was stored, so that it must be looked up; other errors are refusals."""
+    if isinstance(error, DiskFull):
+        return True
+    return is_passing(error) or (isinstance(error, StoreRefused) and error.sqlstate == UNIQUE)
 
 
 def _drop(link: Link, shard: int, first_sequence: int) -> None:

@@ -161,7 +161,7 @@ class PostgresStore:
             clock=self._clock.inner,
             **self._sizes,
         )
-        self._clock.stalled_us = journal.stalled_us
+        self._clock.stalled_us = journal.stalls.stalled_us
         journal.on_mark = self._mark
         return journal
 
@@ -182,15 +182,15 @@ class PostgresStore:
             membership.register("")
             membership.start()
         membership.durable_sequence = lambda: journal.durable_sequence
-        journal.alive()
-        journal.is_watched = True
+        journal.stalls.alive()
+        journal.stalls.is_watched = True
 
     def looked(self, view: View, sent_at: int) -> None:
         """A heartbeat has shown who owns the shard; it was sent at this instant of the clock."""
         if self._journal is None:
             return
         if view.term == self.term:
-            self._journal.alive(sent_at)
+            self._journal.stalls.alive(sent_at)
         else:
             self.fenced.deposed()
 
