@@ -87,8 +87,9 @@ def lease_request(
     member: str = "",
     generation: int = 0,
     start: Position | None = None,
+    types: Any = None,
 ) -> LeaseRequest:
-    """What a lease asks for."""
+    """What a lease asks for; `types` are those of tasks."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
         raise InvalidField(f"max: {max!r} is not a whole number from 1 to {limits.lease_messages_max:,}")
     if lease_seconds is not None:
@@ -98,10 +99,17 @@ def lease_request(
     if member:
         check_name(member, "member")
     flag(auto_ack, "auto_ack")
-    request = LeaseRequest(
-        max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
+    return LeaseRequest(
+        max,
+        lease_seconds,
+        consumer or "",
+        _some_partitions(partitions),
+        auto_ack,
+        member,
+        generation,
+        start=None if start is None else position(start, "start"),
+        task_types=None if types is None else task_types(types),
     )
-    return request if start is None else msgspec.structs.replace(request, start=position(start, "start"))
 
 
 def task_types(values: Any) -> frozenset[str] | None:

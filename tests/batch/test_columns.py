@@ -30,7 +30,7 @@ from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest
-from penstock.server.grpc.messages import lease_response, push_response, split_reply
+from penstock.server.grpc.messages import lease_response, push_response
 from penstock.spark.consume import lease_of
 from penstock.wire import answers
 from penstock.wire.json_messages import lease_reply, push_reply
@@ -179,7 +179,7 @@ def check_every_way(reply: LeaseReply) -> None:
     for name, way in WAYS.items():
         assert way(reply) == right, name
     assert over_grpc(iter([lease_response(reply)])) == without_dedup_key(right)
-    assert over_grpc(map(lease_response, split_reply(reply, 100))) == without_dedup_key(right)
+    assert over_grpc(map(lease_response, split(reply, 100))) == without_dedup_key(right)
     assert receipts_in(reply) == [receipt for _, receipt, *_ in right]
     held = {(run[0], offset) for run in lease_of(reply, 1).runs for offset in range(run[1], run[1] + run[2])}
     assert held == {place[1:] for place, *_ in right}

@@ -193,9 +193,8 @@ CHECKS: Final = (
         "lease-unchecked",
         "whoever is let in may lease",
         "broker/broker.py",
-        "        refused = self.refused(client, Action.CONSUME, queue)\n        if refused is not None:\n"
-        "            pending.cancel()\n",
-        "        refused = None\n        if refused is not None:\n            pending.cancel()\n",
+        "_begun(pending, self.refused(client, Action.CONSUME, queue), on_reply)",
+        "_begun(pending, None, on_reply)",
         DENIED,
     ),
     Fault(

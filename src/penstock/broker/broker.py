@@ -187,13 +187,7 @@ class Broker:
         member = owned(client.owner, request.member) if request.member else ""
         named = msgspec.structs.replace(request, client=client.identity, owner=client.owner, member=member)
         pending = Pending(self, client, queue, group, named, 0.0 if self.is_draining else wait_seconds, on_reply)
-        refused = self.refused(client, Action.CONSUME, queue)
-        if refused is not None:
-            pending.cancel()
-            on_reply(refused)
-            return pending
-        pending.start()
-        return pending
+        return _begun(pending, self.refused(client, Action.CONSUME, queue), on_reply)
 
     def lease_queues(
         self,
@@ -210,12 +204,7 @@ class Broker:
         wait = 0.0 if self.is_draining else wait_seconds
         pending = PendingQueues(self, client, choice, group, named, wait, on_reply)
         refused = self.draining()
-        if refused is not None:
-            pending.cancel()
-            on_reply(self.count("", refused))
-            return pending
-        pending.start()
-        return pending
+        return _begun(pending, None if refused is None else self.count("", refused), on_reply)
 
     def stream(
         self,
@@ -556,6 +545,15 @@ class Broker:
         """Note a refusal that is about to be sent, unless it was: of a request that could not be read, say."""
         if not error.is_counted:
             self.meter.refused(queue, error.code)
+
+
+def _begun(pending: Pending, refused: PenstockError | None, on_reply: OnReply) -> Pending:
+    if refused is None:
+        pending.start()
+    else:
+        pending.cancel()
+        on_reply(refused)
+    return pending
 
 
 def _of_owner(owner: str, step: Step) -> Step:

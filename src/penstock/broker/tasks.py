@@ -19,7 +19,7 @@ import builtins
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -48,9 +48,12 @@ if TYPE_CHECKING:
     from penstock.embedded.session import Session
     from penstock.shard.tasks.waits import TaskWaiter
     from penstock.shard.worker_registry import Registry
+    from penstock.task_index.index import TaskIndex
 
 
+T = TypeVar("T")
 Wake = Callable[[], object]  # called from any thread
+May = Callable[[str], bool] | None  # which queues may be looked into; None: all of them
 Found = TaskView | PenstockError
 
 
@@ -367,45 +370,45 @@ class Tasks:
 
     async def list(self, client: Client, operation: ops.ListTasks) -> TaskPage:
         """Search the tasks of the queues that the client may read."""
-        broker = self._broker
-        broker.authorisation.require(client, operation)
-        broker.flush()
-        with broker.counting(operation.filter.queue or ""):
-            may = broker.authorisation.tasks_filter(client, operation.filter)
-            page = await asyncio.to_thread(lambda: self._session.tasks.caught_up().page(operation.filter, may))
-        shown: TaskPage = await broker.authorisation.visible(client, operation, page)
+        filter = operation.filter
+        page = await self._search(client, operation, filter, lambda index, may: index.page(filter, may))
+        shown: TaskPage = await self._broker.authorisation.visible(client, operation, page)
         return shown
 
     async def suggest(self, client: Client, operation: ops.SuggestTasks) -> builtins.list[Suggestion]:
         """Complete a search of tasks, from those that the client may find by it."""
-        broker = self._broker
-        broker.authorisation.require(client, operation)
-        broker.flush()
-        with broker.counting(""):
-            asked = TaskFilter(argument="") if operation.field == "kwargs" else TaskFilter()
-            may = broker.authorisation.tasks_filter(client, asked)
-            arguments = (operation.field, operation.prefix, operation.limit, may)
-            return await asyncio.to_thread(lambda: self._session.tasks.caught_up().suggest(*arguments))
+        filter = TaskFilter(argument="") if operation.field == "kwargs" else TaskFilter()
+        about = (operation.field, operation.prefix, operation.limit)
+        return await self._search(client, operation, filter, lambda index, may: index.suggest(*about, may))
 
     async def workflows(
         self, client: Client, operation: ops.ListWorkflows | ops.FindWorkflow
     ) -> WorkflowPage | WorkflowView:
         """Look at workflows, as far as their tasks are in queues that the client may read."""
-        broker = self._broker
-        broker.authorisation.require(client, operation)
-        broker.flush()
 
-        def look() -> WorkflowPage | WorkflowView:
-            index = self._session.tasks.caught_up()
+        def look(index: TaskIndex, may: May) -> WorkflowPage | WorkflowView:
             if isinstance(operation, ops.FindWorkflow):
                 return index.workflow(operation.workflow, may)
             return index.workflows(operation.limit, operation.cursor, may)
 
-        with broker.counting(""):
-            may = broker.authorisation.tasks_filter(client, TaskFilter())
-            found = await asyncio.to_thread(look)
-        shown: WorkflowPage | WorkflowView = await broker.authorisation.visible(client, operation, found)
+        found = await self._search(client, operation, TaskFilter(), look)
+        shown: WorkflowPage | WorkflowView = await self._broker.authorisation.visible(client, operation, found)
         return shown
+
+    async def _search(
+        self,
+        client: Client,
+        operation: ops.Operation[Any],
+        filter: TaskFilter,
+        look: Callable[[TaskIndex, May], T],
+    ) -> T:
+        """Look into the task index, as far as the client may find tasks by such a filter."""
+        broker = self._broker
+        broker.authorisation.require(client, operation)
+        broker.flush()
+        with broker.counting(filter.queue or ""):
+            may = broker.authorisation.tasks_filter(client, filter)
+            return await asyncio.to_thread(lambda: look(self._session.tasks.caught_up(), may))
 
     def _shown(self, client: Client, answer: Any) -> Any:
         return self._broker.authorisation.task(client.principal, answer) if isinstance(answer, TaskView) else answer

@@ -198,9 +198,7 @@ class AsyncSession:
             try:
                 reply, ticket = await pending.run()
                 if not reply.count:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(max(0.0, deadline - loop.time())):
-                            await woken.wait()
+                    await _woken_within(woken, deadline - loop.time())
                     reply, ticket = await pending.run()
             finally:
                 session.unwatch(waiter, served=reply is not None and bool(reply.count))
@@ -274,9 +272,7 @@ class AsyncSession:
                 left = deadline - loop.time()
                 if view.is_final or left <= 0:
                     return view
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
-                        await woken.wait()
+                await _woken_within(woken, left)
                 final = tasks.final(waiter, view)
                 await self.confirmed(waiter.ticket)
                 if final is not None:
@@ -303,13 +299,11 @@ class AsyncSession:
             while True:
                 woken.clear()
                 self.shard.require_open()
-                news = registry.news(worker_id)
+                news, is_new = registry.take_news(worker_id)
                 left = deadline - loop.time()
-                if news.cancelled or left <= 0:
+                if is_new or left <= 0:
                     return news
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
-                        await woken.wait()
+                await _woken_within(woken, left)
         finally:
             registry.unlisten(worker_id, wake)
 
@@ -334,6 +328,12 @@ def _resolve(future: asyncio.Future[TaskView], answer: TaskView | PenstockError)
         future.set_exception(answer)
     else:
         future.set_result(answer)
+
+
+async def _woken_within(woken: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, seconds)):
+            await woken.wait()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:

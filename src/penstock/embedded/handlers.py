@@ -38,6 +38,7 @@ from penstock.requests import SinkCommit
 from penstock.rollups.series import SPAN_SECONDS, ahead, earlier, series
 from penstock.shard import browse, dead_letters, members, search, sink_commit
 from penstock.shard.tasks import finish, schedules
+from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_PAUSED
 from penstock.storage.staging import stored_name
 from penstock.version import VERSION
 
@@ -121,7 +122,7 @@ def _check_encryption(session: Session, options: Mapping[str, Any]) -> None:
 
 def _expect_compaction(session: Session, options: Mapping[str, Any]) -> None:
     if options.get("compaction") == "latest":
-        session.expect_compaction()
+        session.need_format(FORMAT_COMPACTED)
 
 
 def _no_master_key() -> InvalidField:
@@ -201,18 +202,17 @@ def _paused(session: Session, call: Any, *, is_pause: bool) -> Reply:
     """Pause or resume a queue, a group, a namespace or the broker."""
     change = PauseChange(call.what, is_pause, getattr(call, "reason", ""))
     queue, group, namespace = (getattr(call, name, None) for name in ("queue", "group", "namespace"))
-    session.before_pause(is_known=queue is not None and group is None and call.what == "delivery" and not change.reason)
+    if queue is None or group is not None or call.what != "delivery" or change.reason:  # all versions know the rest
+        session.need_format(FORMAT_PAUSED)
     return _change(
         session, lambda now: admin.decide_any_pause(session.shard.core, change, queue, group, namespace, now)
     )
 
 
-handles(ops.Pause)(lambda session, call, who: _paused(session, call, is_pause=True))
-handles(ops.PauseNamespace)(lambda session, call, who: _paused(session, call, is_pause=True))
-handles(ops.PauseBroker)(lambda session, call, who: _paused(session, call, is_pause=True))
-handles(ops.Resume)(lambda session, call, who: _paused(session, call, is_pause=False))
-handles(ops.ResumeNamespace)(lambda session, call, who: _paused(session, call, is_pause=False))
-handles(ops.ResumeBroker)(lambda session, call, who: _paused(session, call, is_pause=False))
+for _pausing in (ops.Pause, ops.PauseNamespace, ops.PauseBroker):
+    handles(_pausing)(lambda session, call, who: _paused(session, call, is_pause=True))
+for _resuming in (ops.Resume, ops.ResumeNamespace, ops.ResumeBroker):
+    handles(_resuming)(lambda session, call, who: _paused(session, call, is_pause=False))
 handles(ops.Pauses)(
     lambda session, call, who: session.shard.look(lambda now: session.shard.core.pauses.all(session.shard.core))
 )

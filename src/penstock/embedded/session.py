@@ -66,10 +66,8 @@ from penstock.shard.timeline import Timelines
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper, Upkeep
 from penstock.shard.waiters import Waiter
 from penstock.storage.directory import (
-    FORMAT_COMPACTED,
     FORMAT_ENCRYPTED,
     FORMAT_OPERATIONS,
-    FORMAT_PAUSED,
     MARKER,
     raise_format,
     read_marker,
@@ -274,33 +272,22 @@ class Session:
         self.key_ring = KeyRing(disk, self._wrapper, self.clock, before_first=first)
         return self.key_ring
 
-    def expect_compaction(self) -> None:
-        """Before the first queue that is compacted: earlier versions must not open the directory from now on."""
-        if self._disk is not None:
-            raise_format(self._disk, read_marker(self._disk), FORMAT_COMPACTED)
-
-    def before_pause(self, *, is_known: bool = False) -> None:
-        """Something is paused or resumed: unless all versions know that, older ones must not open the directory."""
-        if not is_known and self._disk is not None and self._disk.exists(MARKER):
-            raise_format(self._disk, read_marker(self._disk), FORMAT_PAUSED)
+    def need_format(self, version: int) -> None:
+        """Before something that older versions do not know: they must not open the directory from now on."""
+        if self._disk is not None and self._disk.exists(MARKER):
+            raise_format(self._disk, read_marker(self._disk), version)
 
     def _record_ends(self) -> None:
         """The end of an operation that runs in the background has a record too, with its counts."""
-        self.tasks.bulk.before_first = self.before_operation
+        self.tasks.bulk.before_first = partial(self.need_format, FORMAT_OPERATIONS)
 
         def record(operation: OperationSet, end: Callable[[], object]) -> None:
-            draft = ended_draft(operation)
-            if not self.audit.is_on:
-                end()
+            if self.audit.is_on:
+                self.audit.run(ended_draft(operation), lambda: (end(), 0))
             else:
-                self.audit.run(draft, lambda: (end(), 0))
+                end()
 
         self.tasks.operations.on_end = record
-
-    def before_operation(self) -> None:
-        """An operation that older versions do not know begins: they must not open the directory from now on."""
-        if self._disk is not None and self._disk.exists(MARKER):
-            raise_format(self._disk, read_marker(self._disk), FORMAT_OPERATIONS)
 
     def _begin(self, background: bool) -> None:
         try:

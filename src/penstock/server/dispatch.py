@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, Final
 
-import msgspec
-
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.access.discovery import place_of
@@ -247,26 +245,24 @@ class Dispatch:
             given.member,
             given.generation,
             given.start,
+            given.task_types,
         )
-        if given.task_types is not None:
-            request = msgspec.structs.replace(request, task_types=validation.task_types(given.task_types))
         wait = validation.wait_seconds(given.wait_seconds)
         queue, group = check_name(given.queue), check_name(given.group, "group")
-        pending = self._broker.lease(self._client, queue, group, request, wait, partial(self._leased, correlation))
-        if not pending.is_over:
-            self._pending[correlation] = pending
+        on_reply = partial(self._leased, correlation)
+        self._await(correlation, self._broker.lease(self._client, queue, group, request, wait, on_reply))
 
     def _lease_queues(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.LeaseQueues)
         choice = validation.queue_choice(given.queues, given.order)
-        request = validation.lease_request(
-            given.count_max, given.lease_seconds, given.consumer, None, given.auto_ack, start=given.start
-        )
-        request = msgspec.structs.replace(request, task_types=validation.task_types(given.task_types))
+        about = (given.count_max, given.lease_seconds, given.consumer, None, given.auto_ack)
+        request = validation.lease_request(*about, start=given.start, types=given.task_types)
         wait = validation.wait_seconds(given.wait_seconds)
         group = check_name(given.group, "group")
         on_reply = partial(self._leased, correlation)
-        pending = self._broker.lease_queues(self._client, choice, group, request, wait, on_reply)
+        self._await(correlation, self._broker.lease_queues(self._client, choice, group, request, wait, on_reply))
+
+    def _await(self, correlation: int, pending: Pending) -> None:
         if not pending.is_over:
             self._pending[correlation] = pending
 

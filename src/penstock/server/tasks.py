@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, structs
+from msgspec import UNSET, Raw
 
 from penstock import limits, validation
 from penstock import operations as ops
@@ -123,8 +123,8 @@ async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
     if request.max > CLAIMED_MAX:
         raise InvalidField(f"max: {request.max:,} is over the limit of {CLAIMED_MAX:,}")
     queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(request.queues))]
-    lease_request = validation.lease_request(request.max, seconds_of(request.lease_ms), worker_id, None, False)
-    lease_request = structs.replace(lease_request, task_types=validation.task_types(request.task_types))
+    lease_seconds, types = seconds_of(request.lease_ms), request.task_types
+    lease_request = validation.lease_request(request.max, lease_seconds, worker_id, None, False, types=types)
     if not queues:
         raise InvalidField("queues: not given", hint="name the queues to claim from")
     for queue in queues:  # all of them at first: what somebody may do does not depend on which has something

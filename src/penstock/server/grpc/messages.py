@@ -6,7 +6,7 @@ A push becomes a batch a whole column at a time. Settling has a result for each 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from penstock.batch.layout import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.broker.leases import StreamRequest
-from penstock.broker.reply_size import split
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Outcome, Receipt, to_datetime
 from penstock.push_items import Some, build_some
@@ -184,7 +183,7 @@ RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB by default
 STREAM_BATCH: Final = 100
 
 
-def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
+def lease_request(request: pb.LeaseRequest) -> LeaseRequest:
     """What a consumer asks for."""
     leasing = validation.lease_request(
         request.max or 1,
@@ -193,22 +192,17 @@ def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
         list(request.partitions) or None,
         request.auto_ack,
         start=start_of(request),
+        types=list(request.task_types) or None,
     )
-    types = validation.task_types(list(request.task_types) or None)
-    member = {"member": request.member, "generation": request.generation}
-    return msgspec.structs.replace(leasing, **member, client=client, task_types=types)
+    return msgspec.structs.replace(leasing, member=request.member, generation=request.generation)
 
 
 def lease_queues_request(request: pb.LeaseQueuesRequest) -> tuple[QueueChoice, LeaseRequest]:
     """What a consumer of several queues asks for."""
     choice = validation.queue_choice(list(request.queues), order_of(request))
-    lease_seconds = seconds(request, "lease_ms")
-    start = start_of(request)
-    leasing = validation.lease_request(
-        request.max or 1, lease_seconds, request.consumer, None, request.auto_ack, start=start
-    )
-    types = validation.task_types(list(request.task_types) or None)
-    return choice, msgspec.structs.replace(leasing, task_types=types)
+    about = (request.max or 1, seconds(request, "lease_ms"), request.consumer, None, request.auto_ack)
+    types = list(request.task_types) or None
+    return choice, validation.lease_request(*about, start=start_of(request), types=types)
 
 
 def order_of(request: pb.LeaseQueuesRequest | pb.StreamOpen) -> str:
@@ -233,11 +227,6 @@ def stream_request(opening: pb.StreamOpen) -> StreamRequest:
         start_of(opening),
         choice,
     )
-
-
-def split_reply(reply: LeaseReply, bytes_max: int = RESPONSE_BYTES) -> Iterable[LeaseReply]:
-    """A lease in parts for answers of about the given number of bytes."""
-    return split(reply, bytes_max)
 
 
 def lease_response(reply: LeaseReply) -> pb.LeaseResponse:
@@ -307,11 +296,6 @@ def settling(settlement: pb.Settlement) -> Settling:
             raise InvalidField("how: not set", hint="use one of ack, nack, reject, release, snooze")
 
 
-def lease_seconds(request: pb.ExtendRequest) -> float:
-    """How long to hold on from now."""
-    return validation.extension(request.lease_ms / 1000)
-
-
 async def settle(broker: Broker, client: Client, settlements: Sequence[pb.Settlement]) -> pb.SettleResponse:
     """All of them. One that says nothing sensible is refused before any is begun."""
     checked = await convert(_checked, settlements)
@@ -378,7 +362,7 @@ async def _lease(broker: Broker, client: Client, lease_id: str, how: Settling) -
 
 async def extend(broker: Broker, client: Client, request: pb.ExtendRequest) -> pb.ExtendResponse:
     """Hold leases, each by itself."""
-    seconds = lease_seconds(request)
+    seconds = validation.extension(request.lease_ms / 1000)
     _check_count("extend", len(request.receipts) + len(request.lease_ids))
     response = pb.ExtendResponse()
     for index, name in enumerate((*request.receipts, *request.lease_ids)):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -21,7 +21,6 @@ from grpc_reflection.v1alpha import reflection
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
-from penstock.batch import Batch
 from penstock.broker.access import NOBODY, Client, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import ignore
@@ -31,10 +30,10 @@ from penstock.broker.seats import Seat
 from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, Internal, NotAuthenticated, PenstockError, Unavailable
 from penstock.model import Receipt, check_name
-from penstock.replies import LeaseReply, PushFailure
+from penstock.replies import LeaseReply
 from penstock.requests import RELEASE
 from penstock.server.grpc import messages, streams, tasks
-from penstock.server.grpc.calls import QUEUES, TASKS, options_of, queue_of, simple_calls, transact
+from penstock.server.grpc.calls import QUEUES, TASKS, Unary, options_of, queue_of, simple_calls, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.generated import tasks_pb2
 from penstock.server.grpc.messages import (
@@ -58,39 +57,31 @@ SERVICES: Final = ("penstock.v1.Queues", "penstock.v1.Tasks")
 CALLS_MAX: Final = 10_000  # at a time
 KEEPALIVE_MS: Final = 20_000
 
-Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
+T = TypeVar("T")
 
 
 async def _push(broker: Broker, client: Client, request: pb.PushRequest, parent: str | None) -> pb.PushResponse:
     level = durability_of(request.durability)
     if request.on_error == pb.ON_ERROR_SKIP:
-        batch, where, rows, failures = await convert(_some, request, parent)
+        batch, rows, failures = await convert(_read_push, request, parent, some_of)
+        where = partition_of(request, batch)
         reply = await broker.pushed(client, request.queue, batch, where, level, skips=True)
         reply = reply.among(rows, len(rows) + len(failures), failures)
     else:
-        batch, where = await convert(_batch, request, parent)
-        reply = await broker.pushed(client, request.queue, batch, where, level)
+        batch = await convert(_read_push, request, parent, batch_of)
+        reply = await broker.pushed(client, request.queue, batch, partition_of(request, batch), level)
     return await convert_many(reply.count, push_response, reply)
 
 
-def _some(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any, Sequence[int], dict[int, PushFailure]]:
+def _read_push(request: pb.PushRequest, parent: str | None, read: Callable[[pb.PushRequest], T]) -> T:
     check_count(request)
     if parent is not None:
         carry_trace(request, parent)
-    batch, rows, failures = some_of(request)
-    return batch, partition_of(request, batch), rows, failures
-
-
-def _batch(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any]:
-    check_count(request)
-    if parent is not None:
-        carry_trace(request, parent)
-    batch = batch_of(request)
-    return batch, partition_of(request, batch)
+    return read(request)
 
 
 async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb.LeaseResponse:
-    leasing = await convert(lease_request, request, client.identity)
+    leasing = await convert(lease_request, request)
     wait = validation.wait_seconds(request.wait_ms / 1000)
     group = check_name(group_of(request), "group")
     reply = await broker.leased(client, request.queue, group, leasing, wait)
@@ -114,10 +105,6 @@ async def _lease_queues(broker: Broker, client: Client, request: pb.LeaseQueuesR
     if excess:
         broker.settle_each(client, excess, RELEASE, ignore)
     return await convert_many(reply.count, lambda: pb.LeaseQueuesResponse(leases=map(lease_response, leases)))
-
-
-async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
-    return await messages.settle(broker, client, request.settlements)
 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
@@ -144,7 +131,7 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
 
 async def _replace_letters(broker: Broker, client: Client, request: Any) -> pb.ReplaceDeadLettersResponse:
     push = pb.PushRequest(messages=request.messages)
-    batch, _ = await convert(_batch, push, None)
+    batch = await convert(_read_push, push, None, batch_of)
     ids = [validation.message_id(id) for id in request.ids]
     await broker.execute(client, ops.ReplaceLetters(request.queue, ids, bytes(batch.data)))
     return pb.ReplaceDeadLettersResponse()
@@ -153,7 +140,7 @@ async def _replace_letters(broker: Broker, client: Client, request: Any) -> pb.R
 UNARY: Final[dict[str, Unary]] = {
     "Lease": _lease,
     "LeaseQueues": _lease_queues,
-    "Settle": _settle,
+    "Settle": lambda broker, client, request: messages.settle(broker, client, request.settlements),
     "Transact": transact,
     "Extend": messages.extend,
     "CreateQueue": _create_queue,

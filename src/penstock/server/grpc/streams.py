@@ -11,12 +11,12 @@ from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event
 from penstock.broker.leases import Stream
-from penstock.broker.reply_size import size_of
+from penstock.broker.reply_size import size_of, split
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.replies import LeaseReply
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.messages import extend, lease_response, settle, split_reply, stream_request
+from penstock.server.grpc.messages import RESPONSE_BYTES, extend, lease_response, settle, stream_request
 from penstock.server.grpc.transcoding import write
 from penstock.server.grpc.values import convert_many, error_of, parse, timestamp
 from penstock.server.outbox import Outbox
@@ -50,8 +50,11 @@ class DeliveryStream:
             self.over.set_result(None)
 
     async def _send(self, reply: Any) -> None:
-        for part in split_reply(reply):
-            await self._context.write(await convert_many(part.count, lease_response, part))
+        for part in split(reply, RESPONSE_BYTES):
+            await self._context.write(self._response(await convert_many(part.count, lease_response, part)))
+
+    def _response(self, leased: pb.LeaseResponse) -> Any:
+        return leased
 
 
 class Consumption(DeliveryStream):
@@ -135,10 +138,11 @@ class Conversation(DeliveryStream):
     async def _send(self, item: Any) -> None:
         if isinstance(item, pb.StreamResponse):
             await self._context.write(item)
-            return
-        for part in split_reply(item):
-            response = await convert_many(part.count, lease_response, part)
-            await self._context.write(pb.StreamResponse(lease=response))
+        else:
+            await super()._send(item)
+
+    def _response(self, leased: pb.LeaseResponse) -> pb.StreamResponse:
+        return pb.StreamResponse(lease=leased)
 
 
 async def converse(broker: Broker, client: Client, context: Any) -> None:

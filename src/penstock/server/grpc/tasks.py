@@ -19,14 +19,12 @@ from penstock.errors import InvalidField, PenstockError, QueueNotFound, TaskNotF
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, to_micros
 from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, WorkerInfo, result_of_bytes
 from penstock.server import tasks
+from penstock.server.grpc.calls import Unary
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.transcoding import read, write, write_result
 from penstock.server.grpc.values import TURN_COUNT, convert, convert_many, maybe, seconds, timestamp
 from penstock.wire.json_protocols import Claim
 from penstock.wire.json_tasks import DEFAULT_QUEUE
-
-Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
-
 
 # submitting
 

@@ -15,11 +15,12 @@ import msgspec
 
 from penstock import validation
 from penstock.broker.callbacks import ignore
+from penstock.broker.leases import Pending
 from penstock.broker.reply_size import fit_leases, receipts_in, size_of, split
 from penstock.errors import PenstockError
 from penstock.model import ContentType, Receipt, check_name
 from penstock.replies import LeaseReplies, LeaseReply
-from penstock.requests import RELEASE
+from penstock.requests import RELEASE, LeaseRequest, QueueChoice
 from penstock.server.http.exchange import Exchange
 from penstock.server.http.frames import run_frames
 from penstock.wire import json_models as models
@@ -97,24 +98,12 @@ def lease(exchange: Exchange) -> None:
 
 def _lease_decoded(exchange: Exchange, request: models.Lease) -> None:
     seconds = None if request.lease_ms is None else request.lease_ms / 1000
-    lease_request = validation.lease_request(
-        request.max, seconds, request.consumer, request.partitions, request.auto_ack, start=request.start
-    )
-    client = exchange.client
-    lease_request = msgspec.structs.replace(
-        lease_request,
-        member=request.member,
-        generation=request.generation,
-        client=client.identity,
-        task_types=validation.task_types(request.task_types),
-    )
+    about = (request.max, seconds, request.consumer, request.partitions, request.auto_ack)
+    leasing = validation.lease_request(*about, start=request.start, types=request.task_types)
+    if request.member:
+        leasing = msgspec.structs.replace(leasing, member=request.member, generation=request.generation)
     encode = partial(_leased, exchange) if not request.auto_ack else lease_reply
-    on_reply = partial(exchange.answer, status=200, encode=encode)
-    pending = exchange.site.broker.lease(
-        client, exchange.queue, check_name(request.group, "group"), lease_request, request.wait_ms / 1000, on_reply
-    )
-    if not pending.is_over:
-        exchange.pending = pending
+    _lease_from(exchange, exchange.site.broker.lease, exchange.queue, request, leasing, encode)
 
 
 _lease_several: Final = Reader(models.LeaseQueues)
@@ -128,15 +117,23 @@ def lease_queues(exchange: Exchange) -> None:
 def _lease_queues_decoded(exchange: Exchange, request: models.LeaseQueues) -> None:
     seconds = None if request.lease_ms is None else request.lease_ms / 1000
     choice = validation.queue_choice(request.queues, request.order)
-    leasing = validation.lease_request(
-        request.max, seconds, request.consumer, None, request.auto_ack, start=request.start
-    )
-    leasing = msgspec.structs.replace(leasing, task_types=validation.task_types(request.task_types))
+    about = (request.max, seconds, request.consumer, None, request.auto_ack)
+    leasing = validation.lease_request(*about, start=request.start, types=request.task_types)
     encode = partial(_leased_queues, exchange) if not request.auto_ack else lease_queues_reply
+    _lease_from(exchange, exchange.site.broker.lease_queues, choice, request, leasing, encode)
+
+
+def _lease_from(
+    exchange: Exchange,
+    lease: Callable[..., Pending],
+    what: str | QueueChoice,
+    request: models.Lease | models.LeaseQueues,
+    leasing: LeaseRequest,
+    encode: Callable[[Any], bytes],
+) -> None:
     on_reply = partial(exchange.answer, status=200, encode=encode)
-    pending = exchange.site.broker.lease_queues(
-        exchange.client, choice, check_name(request.group, "group"), leasing, request.wait_ms / 1000, on_reply
-    )
+    group = check_name(request.group, "group")
+    pending = lease(exchange.client, what, group, leasing, request.wait_ms / 1000, on_reply)
     if not pending.is_over:
         exchange.pending = pending
 
