@@ -259,7 +259,7 @@ async def test_the_names_of_an_optional_certificate_are_known_and_nobody_needs_o
     files = certificates.server()
     tls = ServerTls(Files(files["tls_certificate"], files["tls_key"], certificates.ca), SystemClock())
     listener = TlsListener(asyncio.get_running_loop(), tls, Looking, 10, b"")
-    await listener.listen("127.0.0.1", 0, 10)
+    await listener.listen("127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     for options in (certificates.client(*names, file="named"), None):
         context = ssl.create_default_context(cafile=certificates.ca)
@@ -276,7 +276,7 @@ async def test_who_finishes_no_handshake_keeps_no_other_address_out(certificates
     files = certificates.server()
     tls = ServerTls(Files(files["tls_certificate"], files["tls_key"]), SystemClock())
     listener = TlsListener(asyncio.get_running_loop(), tls, asyncio.Protocol, 4, b"")
-    await listener.listen("127.0.0.1", 0, 10)
+    await listener.listen("127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
 
     stalled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]

@@ -38,7 +38,7 @@ from penstock.broker.settle_each import SettleEach
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.delivery.producers import check_producer, stored_id
 from penstock.embedded.session import Session
-from penstock.errors import NotAuthorised, PenstockError
+from penstock.errors import BadQuery, NotAuthorised, PenstockError
 from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt, owned
 from penstock.operations import Action, Me, Operation
@@ -496,6 +496,13 @@ class Broker:
         except PenstockError as error:
             self.audit.denied(client, action, queue, error)
             raise
+
+    def require_history(self) -> HistoryQueries:
+        """What answers queries of the history."""
+        if self.history_queries is None:
+            hint = "start it with --data DIR"
+            raise BadQuery("this broker keeps its data in memory, so there is no history to query", hint=hint)
+        return self.history_queries
 
     def draining(self) -> PenstockError | None:
         """What new work is answered with while the broker drains."""

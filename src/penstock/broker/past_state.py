@@ -55,11 +55,7 @@ class _Rows(msgspec.Struct):
 
 async def state_at(broker: Broker, client: Client, at: datetime, queue: str | None) -> PastState:
     """The queues that the client may monitor, or one of them, at an instant."""
-    queries, instant = broker.history_queries, to_micros(at, "at")
-    if queries is None:
-        raise BadQuery(
-            "this broker keeps its data in memory, so there is no history to query", hint="start it with --data DIR"
-        )
+    queries, instant = broker.require_history(), to_micros(at, "at")
     if instant > broker.clock.now():
         raise InvalidField(f"at: {at.isoformat()} is in the future", hint="use a time in the past")
     broker.flush()

@@ -1,4 +1,8 @@
-"""Handlers of most operations; `look_handlers` has those of questions about what waits, runs and is connected."""
+"""Handlers of most operations.
+
+`look_handlers` has those of questions about what waits, runs and is connected, `bulk_handlers` those of operations on
+many things. `HANDLERS` has all of them once this module is imported.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ from penstock.delivery.admin import PauseChange
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer, named_id
-from penstock.embedded import bulk, look_handlers, metrics
-from penstock.embedded.handler_table import Reply, Who, handles
+from penstock.embedded import bulk_handlers, look_handlers, metrics  # noqa: F401 - handlers register themselves
+from penstock.embedded.handler_table import HANDLERS, Reply, Who, handles
 from penstock.errors import InvalidField, QueueExists, QueueNotFound, StateError, shown
 from penstock.model import (
     DLQ_SUFFIX,
@@ -586,6 +590,5 @@ handles(ops.DeleteNamespace)(lambda session, call, who: _done(session.access.del
 handles(ops.Me)(lambda session, call, who: (views.principal(LOCAL), 0))  # a broker knows who asks, and replies itself
 
 
-HANDLERS: Final = {**look_handlers.HANDLERS, **bulk.HANDLERS}  # one table: those of this module among them
 MISSING: Final = ops.TABLE.values() - HANDLERS.keys()
 assert not MISSING, f"operations without a handler: {MISSING}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from penstock import operations as ops
 from penstock.delivery.tasks import id_text
 from penstock.embedded.cluster import cluster_view
-from penstock.embedded.handler_table import HANDLERS, Reply, Who, handles
+from penstock.embedded.handler_table import Reply, Who, handles
 from penstock.model import DEFAULT_GROUP, MessageId, Reason
 from penstock.model_backlog import ParentView, TaskWait
 from penstock.model_tasks import TaskState, TaskView
@@ -17,10 +17,7 @@ from penstock.shard import backlog, browse, traces
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
 
-__all__ = ["HANDLERS"]
 IN_LINE: Final = ("in_line",)  # reasons of a message that waits for a consumer
-
-
 PARENTS_SHOWN: Final = 100
 
 

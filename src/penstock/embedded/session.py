@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -49,7 +49,7 @@ from penstock.model import (
 from penstock.model_access import Quotas, Usage
 from penstock.model_audit import Caller
 from penstock.replies import LeaseReplies, LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer, QueueChoice, Settling
+from penstock.requests import ACK, RELEASE, LeaseRequest, Operation, PartitionChoice, Producer, QueueChoice, Settling
 from penstock.rollups.files import DiskStore, MemoryStore
 from penstock.rollups.recorder import Recorder
 from penstock.seals import Wrapper
@@ -77,9 +77,6 @@ from penstock.storage.segment_files import KEPT, SegmentOptions
 from penstock.storage.staged_quotas import StagedQuotas
 from penstock.storage.staging import Staging
 from penstock.telemetry.meter import Meter
-
-RELEASE: Final = Settling(Outcome.RELEASED)
-ACK: Final = Settling(Outcome.ACKED)
 
 R = TypeVar("R")
 Reply = TypeVar("Reply", LeaseReply, LeaseReplies)

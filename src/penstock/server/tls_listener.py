@@ -20,6 +20,7 @@ from penstock.access.tls import HANDSHAKE_SECONDS, ServerTls
 from penstock.broker.seats import AddressBudget
 
 logger: Final = logging.getLogger("penstock.tls")
+BACKLOG: Final = 4096  # connections that may come at once
 ACCEPTS_MAX: Final = 64  # in one turn of the event loop
 PAUSE_SECONDS: Final = 1.0  # when the process has no descriptors left
 CLOSE_SECONDS: Final = 2.0  # for a client to take its leave
@@ -47,13 +48,13 @@ class TlsListener:
         self._plaintext_answer = plaintext_answer
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    async def listen(self, host: str, port: int, backlog: int) -> None:
+    async def listen(self, host: str, port: int) -> None:
         """Raises `OSError` when the address is taken."""
         try:
             for family, kind, proto, _, address in await self._loop.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             ):
-                self.sockets.append(_bound(socket.socket(family, kind, proto), address, backlog))
+                self.sockets.append(_bound(socket.socket(family, kind, proto), address))
         except OSError:
             self.close()
             raise
@@ -147,7 +148,24 @@ class TlsListener:
             pass
 
 
-def _bound(listening: socket.socket, address: object, backlog: int) -> socket.socket:
+async def listen(
+    loop: asyncio.AbstractEventLoop,
+    factory: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    tls: ServerTls | None,
+    connections_max: int,
+    plaintext_answer: bytes,
+) -> asyncio.Server | TlsListener:
+    """Listen, with TLS or without. Raises `OSError` when the address is taken."""
+    if tls is None:
+        return await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)
+    listener = TlsListener(loop, tls, factory, connections_max, plaintext_answer)
+    await listener.listen(host, port)
+    return listener
+
+
+def _bound(listening: socket.socket, address: object) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listening.family == socket.AF_INET6:
@@ -155,7 +173,7 @@ def _bound(listening: socket.socket, address: object, backlog: int) -> socket.so
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)
         listening.bind(address)  # type: ignore[arg-type]
-        listening.listen(backlog)
+        listening.listen(BACKLOG)
     except OSError:
         listening.close()
         raise

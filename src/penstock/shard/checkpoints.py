@@ -26,13 +26,13 @@ from penstock.delivery.dedup import ENTRY, DedupWindow, Records, Run, merged, ru
 from penstock.delivery.entries import FOREVER, Int64s
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.snapshot import Taken, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
+from penstock.shard.sealed_tasks import open_tasks, seal_tasks
+from penstock.shard.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 from penstock.storage.disk import Bytes
 
 if TYPE_CHECKING:
     from penstock.seals import Seals
-from penstock.shard.sealed_tasks import open_tasks, seal_tasks
-from penstock.shard.shard import Shard
 
 
 def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
@@ -93,9 +93,7 @@ class Checkpointer:
         # Parts in the last checkpoint that this process wrote, by the queue that they belong to.
         self._written: dict[int, set[str]] = {}
         self._spares: dict[int, snapshot.QueuePart] = {}
-        self._producers_saved = -1  # sequence up to which their part is current
-        self._sinks_saved = -1
-        self._tasks_saved = -1
+        self._parts_saved: dict[str, int] = {}  # part of the shard itself → sequence up to which it is current
 
     def save(self) -> None:
         """Write what has changed since the last one."""
@@ -133,12 +131,7 @@ class Checkpointer:
         shard.commit.wait(highest)
         self._store.save(base, parts, keep)
         self._saved = {queue.id: self._saved[queue.id] if queue.id in kept else base for queue in queues}
-        if PRODUCERS_PART in parts:
-            self._producers_saved = base
-        if SINKS_PART in parts:
-            self._sinks_saved = base
-        if TASKS_PART in parts:
-            self._tasks_saved = base
+        self._parts_saved |= {name: base for name in (PRODUCERS_PART, SINKS_PART, TASKS_PART) if name in parts}
         self._written = by_queue((*parts, *keep))
         self._map(runs)
 
@@ -186,20 +179,25 @@ class Checkpointer:
 
     def _merge_runs(self, queue: Queue) -> None:
         """So that there are few. The shard goes on meanwhile, and may forget some of them."""
-        lock, window = self._shard.lock, queue.dedup
+        window = queue.dedup
         while window is not None:
-            with lock:
-                self._shard.check()
+            with self._shard.locked():
                 pair = window.mergeable()
                 if pair is None:
                     return
                 older, newer = window.runs[pair[0]], window.runs[pair[1]]
                 left_behind_at = self._shard.clock.now() - window.window
             run = merged(older, newer, left_behind_at)
-            with lock:
-                self._shard.check()
+            with self._shard.locked():
                 if window.runs.get(pair[0]) is older and window.runs.get(pair[1]) is newer:
                     window.merge(pair, run)
+
+    def _is_current(self, name: str, touched: int, keep: set[str]) -> bool:
+        """Whether a part is kept as it is, since nothing has changed after it was written."""
+        is_current = touched <= self._parts_saved.get(name, -1) and name in self._written.get(0, ())
+        if is_current:
+            keep.add(name)
+        return is_current
 
     def _take_producers(self, parts: dict[str, bytes], keep: set[str]) -> None:
         shard = self._shard
@@ -207,8 +205,7 @@ class Checkpointer:
         with shard.locked():
             ids = list(known.known)
             touched, look_at = known.touched, known.look_at
-        if touched <= self._producers_saved and PRODUCERS_PART in self._written.get(0, ()):
-            keep.add(PRODUCERS_PART)
+        if self._is_current(PRODUCERS_PART, touched, keep):
             return
         slices = []
         for first in range(0, len(ids), PRODUCERS_SLICE):
@@ -220,8 +217,7 @@ class Checkpointer:
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.locked():
-            if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written.get(0, ()):
-                keep.add(SINKS_PART)
+            if self._is_current(SINKS_PART, core.sinks.touched, keep):
                 return
             taken = take_sinks(core.sinks, core.sequence)
         if taken.known:
@@ -230,8 +226,7 @@ class Checkpointer:
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.locked():
-            if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written.get(0, ()):
-                keep.add(TASKS_PART)
+            if self._is_current(TASKS_PART, core.tasks.touched_last(), keep):
                 return
             if not core.tasks:
                 return

@@ -10,7 +10,7 @@ looked at last, plus those that were sealed since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.compaction import Bounds, decide_compacted
 from penstock.delivery.entries import Int64s
-from penstock.delivery.log import Extent, Queue
+from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.ranges import NO_RANGES, Ranges
 from penstock.model import Freed
 from penstock.storage.compaction import PartitionPlan, Plan
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 PARTITIONS_AT_ONCE: Final = 256  # that learn of new places while the shard is held
+Runs = dict[tuple[int, int], list[Extent]]  # extents by queue and partition
 
 
 @dataclass(slots=True)
@@ -109,27 +110,36 @@ class Compactor:
         return store.drop(queue.id, removed, self._replace)
 
     def _replace(self, gone: set[str], old: list[SealedExtent], new: list[SealedExtent]) -> None:
-        """Files were replaced: each partition learns where its messages are now, some at a time."""
-        shard = self._shard
-        runs: dict[tuple[int, int], list[Extent]] = {(extent.queue, extent.partition): [] for extent in old}
-        for extent in map(shard.extent_of, new):
-            runs[extent.sealed.queue, extent.sealed.partition].append(extent)
-        positions = list(runs.items())
-        for first in range(0, len(positions), PARTITIONS_AT_ONCE):
-            with shard.locked():
-                shard.changing = True
-                for (queue_id, number), extents in positions[first : first + PARTITIONS_AT_ONCE]:
-                    queue = shard.core.queues.get(queue_id)
-                    if queue is not None:
-                        self._replace_extents(queue, number, gone, extents)
-                shard.changing = False
+        """Files were replaced."""
 
-    def _replace_extents(self, queue: Queue, number: int, gone: set[str], extents: list[Extent]) -> None:
-        partition = queue.partitions[number]
-        partition.replace_files(gone, extents)
-        for extent in extents:
-            if extent.flags & layout.TTL:  # expiries are found by where extents begin
-                self._shard.core.index_expiry(queue, partition, extent)
+        def replace(partition: Partition, extents: list[Extent]) -> None:
+            partition.replace_files(gone, extents)
+            for extent in extents:
+                if extent.flags & layout.TTL:  # expiries are found by where extents begin
+                    self._shard.core.index_expiry(partition.queue, partition, extent)
+
+        relocate(self._shard, new, replace, {(extent.queue, extent.partition): [] for extent in old})
+
+
+def relocate(
+    shard: Shard, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None], runs: Runs | None = None
+) -> None:
+    """Have each partition learn where its messages are now; the shard goes on between some and the next.
+
+    `runs` names partitions that learn of it although nothing is left of them.
+    """
+    runs = {} if runs is None else runs
+    for extent in map(shard.extent_of, sealed):
+        runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
+    positions = list(runs.items())
+    for first in range(0, len(positions), PARTITIONS_AT_ONCE):
+        with shard.locked():
+            shard.changing = True
+            for (queue_id, number), run in positions[first : first + PARTITIONS_AT_ONCE]:
+                queue = shard.core.queues.get(queue_id)
+                if queue is not None:
+                    put(queue.partitions[number], run)
+            shard.changing = False
 
 
 def portions(part: PartitionPlan) -> Iterator[tuple[Ranges, Int64s]]:

@@ -7,7 +7,7 @@ members are those of `model.owned`: a principal cannot take over, or end, the me
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock import limits
 from penstock.delivery import admin
@@ -15,15 +15,13 @@ from penstock.delivery.group import Group
 from penstock.delivery.inspection import EVERYONE
 from penstock.delivery.membership import Roster
 from penstock.errors import InvalidField, MemberFenced
-from penstock.model import OWNER_SEPARATOR, Outcome, Position, bare_name, check_name, to_datetime
+from penstock.model import OWNER_SEPARATOR, Position, bare_name, check_name, to_datetime
 from penstock.replies import Member, Membership
-from penstock.requests import Settling, check_session_seconds
+from penstock.requests import RELEASE, check_session_seconds
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
-
-RELEASED: Final = Settling(Outcome.RELEASED)
 
 
 def join(
@@ -41,7 +39,7 @@ def join(
         roster = shard.core.rosters.of(target, now)
         seat = roster.seats.get(member)
         if seat is not None:
-            shard.take_away(target, member, seat.owned | seat.revoking, RELEASED, now)
+            shard.take_away(target, member, seat.owned | seat.revoking, RELEASE, now)
         shard.changing = True
         roster.join(member, session_us, shard.clock.monotonic())
         _changed(shard, target, now)
@@ -58,7 +56,7 @@ def heartbeat(
     def question(now: int) -> Membership:
         target, roster = _roster(shard, queue, group, member)
         numbers = _numbers(target, held)
-        shard.take_away(target, member, roster.released(member, generation, numbers), RELEASED, now)
+        shard.take_away(target, member, roster.released(member, generation, numbers), RELEASE, now)
         before = roster.generation
         shard.changing = True  # it is not refused any more: what it released was asked for above
         roster.heartbeat(member, generation, numbers, shard.clock.monotonic())
@@ -77,7 +75,7 @@ def leave(shard: Shard, queue: str, group: str, member: str, generation: int) ->
     def question(now: int) -> None:
         target, roster = _roster(shard, queue, group, member)
         seat = roster.seat(member, generation)
-        shard.take_away(target, member, seat.owned | seat.revoking, RELEASED, now)
+        shard.take_away(target, member, seat.owned | seat.revoking, RELEASE, now)
         shard.changing = True
         roster.leave(member, generation, shard.clock.monotonic())
         _changed(shard, target, now)
@@ -92,7 +90,7 @@ def leave_all(shard: Shard, owner: str) -> Ticket:
         for group, roster in shard.core.rosters.groups():
             for member, seat in list(roster.seats.items()):
                 if member.startswith(owner + OWNER_SEPARATOR):
-                    shard.take_away(group, member, seat.owned | seat.revoking, RELEASED, now)
+                    shard.take_away(group, member, seat.owned | seat.revoking, RELEASE, now)
                     shard.changing = True
                     roster.leave(member, roster.generation, shard.clock.monotonic())
                     _changed(shard, group, now)

@@ -23,14 +23,14 @@ from penstock import limits
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.compaction import check_compacted
 from penstock.delivery.entries import FOREVER
-from penstock.delivery.log import Extent, Partition, Queue
+from penstock.delivery.log import Partition, Queue
 from penstock.delivery.timers import needs_delays
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, InvalidField, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import AUDIT_QUEUE, Freed, check_seconds, check_size
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
-from penstock.shard.compaction import Compactor
+from penstock.shard.compaction import Compactor, relocate
 from penstock.storage import segment_audit
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
@@ -49,7 +49,6 @@ logger: Final = logging.getLogger("penstock.shard")
 HOUSEKEEPING_SECONDS: Final = 10.0
 RETRY_SECONDS_MIN: Final = 0.1
 RETRY_SECONDS_MAX: Final = 10.0
-PLACES_SLICE: Final = 256  # partitions that learn of new places while the shard is held
 
 
 def do_all(duties: Sequence[Callable[[], T]]) -> list[T]:
@@ -304,24 +303,9 @@ class Storekeeper:
             self._unplaced = new, sequence
         if self._unplaced is not None:  # again, when partitions could not be updated the last time
             extents, sealed_sequence = self._unplaced
-            self._position(extents, lambda partition, run: partition.reseal(run, sealed_sequence))
+            relocate(self._shard, extents, lambda partition, run: partition.reseal(run, sealed_sequence))
             self._unplaced = None
             release_memory()
-
-    def _position(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
-        """Update each partition with where its messages are now; the shard goes on between some and the next."""
-        runs: dict[tuple[int, int], list[Extent]] = {}
-        for extent in map(self._shard.extent_of, sealed):
-            runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
-        positions = list(runs.items())
-        for first in range(0, len(positions), PLACES_SLICE):
-            with self._shard.locked():
-                self._shard.changing = True
-                for (queue_id, number), run in positions[first : first + PLACES_SLICE]:
-                    queue = self._shard.core.queues.get(queue_id)
-                    if queue is not None:
-                        put(queue.partitions[number], run)
-                self._shard.changing = False
 
     def _names(self) -> Names:
         """Of all queues there are now. Partitions and groups are looked up when somebody wants to know their names."""
@@ -480,7 +464,7 @@ class Storekeeper:
 
     def _relocate(self, moved: list[SealedExtent]) -> None:
         """Compaction moved rows to another file: learn the new places."""
-        self._position(moved, Partition.relocate)
+        relocate(self._shard, moved, Partition.relocate)
 
 
 class PartitionNames(Mapping[int, str]):

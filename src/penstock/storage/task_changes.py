@@ -87,12 +87,6 @@ def id_bytes(task_id: str) -> bytes:
     return raw
 
 
-def id_text(task_id: bytes) -> str:
-    """The inverse of `id_bytes`."""
-    text = task_id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
 def parents_of(depends_on: Sequence[str], task_id: bytes) -> list[tuple[bytes, bytes]]:
     """(parent, child) for each parent that has an id."""
     pairs = []

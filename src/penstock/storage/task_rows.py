@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from penstock.delivery.entries import Entry, Leased, Push, TaskHeld, TasksPurged
+from penstock.delivery.tasks import id_text
 from penstock.model import Outcome
 from penstock.storage.schema import EVENT_ROWS_AT_ONCE, TASKS, Names, table_of
 from penstock.storage.task_changes import (
@@ -41,7 +42,6 @@ from penstock.storage.task_changes import (
     Fold,
     Known,
     TaskPosition,
-    id_text,
 )
 
 Key = TaskPosition | bytes  # where a task's message is, or its id

@@ -25,7 +25,7 @@ from penstock.delivery.entries import (
     split,
 )
 from penstock.delivery.phases import FRESH
-from penstock.delivery.tasks import GROUP, is_settled
+from penstock.delivery.tasks import GROUP, id_text, is_settled
 from penstock.journal import Frame
 from penstock.storage.task_changes import (
     FINAL_FROM,
@@ -40,7 +40,6 @@ from penstock.storage.task_changes import (
     Code,
     Fold,
     Known,
-    id_text,
 )
 from penstock.task_index import queries
 from penstock.task_index.database import Database

@@ -14,7 +14,7 @@ from penstock.broker import health as conditions
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.broker.past_state import state_at
-from penstock.errors import BadQuery, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
+from penstock.errors import PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
 from penstock.model import MessageId, QueueOptions, check_name
 from penstock.model_tasks import TaskState
 from penstock.operations import Action
@@ -128,12 +128,9 @@ async def query_history(request: RequestParts) -> Any:
     """POST /api/v1/history/query."""
     broker, body = request.broker, request.body
     broker.require(request.client, Action.READ, SOME_QUEUE)
-    if broker.history_queries is None:
-        raise BadQuery(
-            "this broker keeps its data in memory, so there is no history to query", hint="start it with --data DIR"
-        )
+    queries = broker.require_history()
     queues = broker.authorisation.queryable(request.client.principal)
-    return await broker.history_queries.run(body.query, queues, body.limit, body.since, body.until)
+    return await queries.run(body.query, queues, body.limit, body.since, body.until)
 
 
 async def past_state(request: RequestParts) -> Any:

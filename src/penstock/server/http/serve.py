@@ -13,11 +13,10 @@ from penstock.server.http.app import make_app
 from penstock.server.http.connection import HttpConnection
 from penstock.server.http.hot import Matcher
 from penstock.server.http.site import HttpSettings, ServeSocket, Site
-from penstock.server.tls_listener import TlsListener
+from penstock.server.tls_listener import TlsListener, listen
 from penstock.telemetry.metrics import Metrics
 from penstock.wire.json_messages import error_body
 
-BACKLOG: Final = 4096
 TICK_SECONDS_MAX: Final = 1.0
 _TLS_ERROR: Final = error_body(BadRequest("this port requires TLS", hint="use a URL that starts with https://"))
 NEEDS_TLS: Final = (  # to a client that does not speak it
@@ -102,11 +101,5 @@ async def start_http(
     site, matcher = Site(broker, settings), Matcher()
     site.app = make_app(site, metrics)
     site.serve_socket = stream
-    if tls is None:
-        server = await broker.loop.create_server(
-            lambda: HttpConnection(site, matcher), settings.host, settings.port, backlog=BACKLOG
-        )
-        return HttpServer(site, server)
-    listener = TlsListener(broker.loop, tls, lambda: HttpConnection(site, matcher), settings.connections_max, NEEDS_TLS)
-    await listener.listen(settings.host, settings.port, BACKLOG)
-    return HttpServer(site, listener)
+    about = (settings.host, settings.port, tls, settings.connections_max, NEEDS_TLS)
+    return HttpServer(site, await listen(broker.loop, lambda: HttpConnection(site, matcher), *about))

@@ -14,12 +14,11 @@ from penstock.broker.logins import STRANGER_SECONDS
 from penstock.errors import BadRequest, NotAuthenticated, Unavailable
 from penstock.server.dispatch import Dispatch
 from penstock.server.tcp.connection import TcpConnection
-from penstock.server.tls_listener import TlsListener
+from penstock.server.tls_listener import TlsListener, listen
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import encode
 
-BACKLOG: Final = 4096  # connections that may come at once
 TICK_SECONDS: Final = 1.0
 HELLO_SECONDS: Final = 10.0  # for a client to say who it is
 _TLS_ERROR: Final = BadRequest("this port requires TLS", hint="use a URL that starts with penstocks://")
@@ -46,13 +45,8 @@ class TcpServer:
 
     async def start(self, host: str, port: int, tls: ServerTls | None = None) -> None:
         loop = self.broker.loop
-        if tls is None:
-            self._listener = await loop.create_server(
-                lambda: TcpConnection(self), host, port, backlog=BACKLOG, reuse_address=True
-            )
-        else:
-            self._listener = TlsListener(loop, tls, lambda: TcpConnection(self), self.connections_max, NEEDS_TLS)
-            await self._listener.listen(host, port, BACKLOG)
+        about = (host, port, tls, self.connections_max, NEEDS_TLS)
+        self._listener = await listen(loop, lambda: TcpConnection(self), *about)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._timer = self.broker.loop.call_later(self.tick_seconds, self._tick)
 

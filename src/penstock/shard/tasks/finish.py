@@ -23,7 +23,7 @@ from penstock.envelopes import envelope_json
 from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds
 from penstock.model_tasks import Finish, bytes_of_result, result_of_bytes
-from penstock.requests import Settling
+from penstock.requests import ACK, RELEASE, Settling
 from penstock.shard.tasks.submit import check_json, commit, cut, id_bytes, safest
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ OUTCOMES: Final = {
     "released": Outcome.RELEASED,
 }
 NOTED: Final = {"completed": Note.RESULT, "failed": Note.ERROR, "dead": Note.ERROR, "cancelled": Note.CANCELLED}
-COMPLETED: Final = Settling(Outcome.ACKED)
 DEAD_WORKER: Final = Settling(Outcome.TIMED_OUT, error="the worker is dead")
-GOODBYE: Final = Settling(Outcome.RELEASED)
 FRAME_BYTES: Final = limits.frame_bytes_max // 2  # of results and errors; the rest is for what comes with them
 
 Checked = tuple[bytes, Settling]  # the task's id, and how its run ends
@@ -121,7 +119,7 @@ def _checked(finish: Finish, result_bytes_max: int) -> Checked | PenstockError:
         outcome = OUTCOMES[finish.outcome]
         if outcome is Outcome.ACKED:
             _check_result(finish.result, result_bytes_max)
-            return task, COMPLETED
+            return task, ACK
         delay = finish.delay_seconds
         if delay is not None or outcome is Outcome.SNOOZED:
             delay = check_seconds(delay, "delay_seconds")
@@ -254,12 +252,12 @@ def expire_consumer(shard: Shard, holder: str) -> Ticket:
 
 def release_consumer(shard: Shard, holder: str) -> Ticket:
     """A worker says goodbye: what it still holds is there for others at once."""
-    return _end_leases(shard, _of_worker(holder), GOODBYE)
+    return _end_leases(shard, _of_worker(holder), RELEASE)
 
 
 def release_owner(shard: Shard, owner: str) -> Ticket:
     """A principal is gone: what it holds, in any group, is there for others at once."""
-    return _end_leases(shard, lambda lease: lease.owner == owner, GOODBYE)
+    return _end_leases(shard, lambda lease: lease.owner == owner, RELEASE)
 
 
 def _end_leases(shard: Shard, is_meant: Callable[[Lease], bool], how: Settling) -> Ticket:

@@ -25,7 +25,7 @@ from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import cancelled
-from penstock.delivery.tasks import GROUP
+from penstock.delivery.tasks import GROUP, id_text
 from penstock.errors import InvalidField, MessageNotFound, PenstockError, QueueNotFound, TaskConflict, TaskNotFound
 from penstock.model import Outcome, to_datetime, to_micros
 from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView
@@ -42,7 +42,6 @@ from penstock.shard.bulk.book import (
 )
 from penstock.shard.tasks.changes import RETRIED
 from penstock.shard.tasks.submit import CANCELLED_ERROR, commit
-from penstock.storage.task_changes import id_text
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from penstock import operations as ops
 from penstock.embedded.audited import counts_of
-from penstock.embedded.handler_table import HANDLERS, Reply, Who, handles
+from penstock.embedded.handler_table import Reply, Who, handles
 from penstock.model_tasks import OperationAction
 from penstock.shard import signatures
 
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
-
-__all__ = ["HANDLERS"]
 
 
 @handles(ops.BeginOperation)
