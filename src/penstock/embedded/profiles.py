@@ -87,12 +87,8 @@ def _stacks() -> list[str]:
 
 
 def _stack(thread: str, frame: FrameType | None) -> str:
-    calls: list[str] = []
-    while frame is not None and len(calls) < DEPTH_MAX:
-        code = frame.f_code
-        calls.append(f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}")
-        frame = frame.f_back
-    return ";".join([thread, *reversed(calls)])
+    calls = [f"{call.f_globals.get('__name__', '?')}.{call.f_code.co_qualname}" for call in _frames(frame)]
+    return ";".join([thread, *calls])
 
 
 def _collapsed(seen: Counter[str]) -> str:

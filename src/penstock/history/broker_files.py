@@ -1,6 +1,6 @@
 """The files of a broker's data directory, fetched from the broker, or read from the disk when it is on this machine.
 
-Each call waits up to `patience_seconds` for a broker that went away; readers then continue where they were. The shard's
+Each call waits up to `PATIENCE_SECONDS` for a broker that went away; readers then continue where they were. The shard's
 id tells whether the same broker came back. Only the broker knows what is durable, wherever the files are read. Files of
 segments never change once they exist, so their sizes are remembered.
 """
@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.clock import Clock
 from penstock.errors import PenstockError, StorageError, Unavailable
 from penstock.history.files import LocalFiles
 from penstock.history.keys import BrokerKeys, ReaderKeys
@@ -40,16 +39,8 @@ logger: Final = logging.getLogger("penstock.history")
 class BrokerFiles:
     """`Files` of a broker. With `local`, a directory that is visible from this machine is read without the broker."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        local: bool = True,
-        patience_seconds: float = PATIENCE_SECONDS,
-        clock: Clock | None = None,
-        **options: Any,
-    ) -> None:
-        connection = settings(url, timeout=patience_seconds, clock=clock, **options)
+    def __init__(self, url: str, *, local: bool = True, **options: Any) -> None:
+        connection = settings(url, timeout=PATIENCE_SECONDS, **options)
         self._url = url
         self._session = session(connection)
         self._sizes: dict[str, int] = {}

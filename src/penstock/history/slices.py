@@ -46,10 +46,6 @@ class Limits(msgspec.Struct, frozen=True):
         """Whether something between these instants may be within bounds."""
         return (self.since is None or last_at >= self.since) and (self.until is None or first_at < self.until)
 
-    def includes(self, first_at: int, last_at: int) -> bool:
-        """Whether everything between these instants is."""
-        return (self.since is None or first_at >= self.since) and (self.until is None or last_at < self.until)
-
     def meets_priority(self, least: int, greatest: int) -> bool:
         """Whether a message of a priority between these may be within bounds."""
         return (self.priority_min is None or greatest >= self.priority_min) and (

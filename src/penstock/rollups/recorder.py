@@ -18,7 +18,6 @@ from penstock.rollups.slices import Slice, merged
 from penstock.rollups.tiers import TIERS, Tier
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Sleeper
-from penstock.telemetry.meter import Meter
 
 SECOND, MINUTE, HOUR, DAY = TIERS
 _ROLLED: Final = ((MINUTE, HOUR), (HOUR, DAY))
@@ -27,10 +26,10 @@ _ROLLED: Final = ((MINUTE, HOUR), (HOUR, DAY))
 class Recorder:
     """The roll-ups of one shard. `start` gives it a thread; without one it only answers for what was recorded."""
 
-    def __init__(self, shard: Shard, store: Store, meter: Meter | None = None) -> None:
+    def __init__(self, shard: Shard, store: Store) -> None:
         self._shard = shard
         self._files = RollupFiles(store)
-        self.sampler = Sampler(shard, meter)
+        self.sampler = Sampler(shard)
         self.sleeper = Sleeper("recorder", self.tick, shard.is_over)
         self._lock = threading.Lock()
         self._last: int | None = None  # the second of the last look

@@ -90,9 +90,9 @@ class Seen:
 class Sampler:
     """Compares the state of a shard with that of the look before. `meter` has what only a broker counts."""
 
-    def __init__(self, shard: Shard, meter: Meter | None) -> None:
+    def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self.meter = meter
+        self.meter: Meter | None = None
         self._seen: dict[int, Seen] = {}  # by queue id
         self._next = 0  # where the next look begins, among the queues
         self._shown = 0  # queues that have a row of their own

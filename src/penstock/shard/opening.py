@@ -118,11 +118,10 @@ def open_on_disk(
     durability: Durability = "fsync",
     journal_file_bytes: int | None = None,
     open_keys: OpenKeys = lambda disk, shard_id: None,
-    segments: SegmentOptions = KEPT,
 ) -> tuple[Shard, Storekeeper]:
     """A shard on a data directory, which is locked until `close_shard`."""
     store = DirectoryStore(disk, journal_file_bytes)
-    return open_shard(store, store.open(), clock, rng, durability=durability, open_keys=open_keys, segments=segments)
+    return open_shard(store, store.open(), clock, rng, durability=durability, open_keys=open_keys)
 
 
 def open_shard(

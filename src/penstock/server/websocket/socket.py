@@ -110,9 +110,7 @@ class Socket(asyncio.Protocol):
         self.transport.set_protocol(self)
         self._protocol.send_response(self._response)
         self._flush()
-        task = self._site.broker.loop.create_task(self._serve())
-        self._site.tasks.add(task)
-        task.add_done_callback(self._site.tasks.discard)
+        self._site.spawn(self._serve())
         if rest:
             self.data_received(rest)
 
