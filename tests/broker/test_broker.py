@@ -11,7 +11,7 @@ import pytest
 from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
-from penstock.broker.leases import StreamRequest
+from penstock.broker.streams import StreamRequest
 from penstock.errors import (
     InvalidName,
     LeaseLost,

@@ -12,7 +12,7 @@ from penstock import operations as ops
 from penstock.access.grants import Principal, parse_grants
 from penstock.batch import Batch
 from penstock.broker.access import Client
-from penstock.broker.leases import StreamRequest
+from penstock.broker.streams import StreamRequest
 from penstock.embedded.session import Session
 from penstock.errors import NotAuthorised, Unavailable
 from penstock.requests import LeaseRequest

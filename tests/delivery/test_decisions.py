@@ -225,7 +225,7 @@ def test_a_transaction_of_many_pushes_to_one_queue_is_decided_once():
 HOLDS: Final = {  # those who look at nothing that a half-done change could have spoilt, or look for such a change
     "shard/engine.py:_time_jumped", "shard/engine.py:notice", "shard/engine.py:run", "shard/engine.py:with_columns",
     "shard/engine.py:_without_columns",
-    "shard/shard.py:lease", "shard/shard.py:push_one", "shard/checkpoints.py:fetch_delays",
+    "shard/shard.py:lease", "shard/shard.py:push_one", "shard/delays.py:fetch_delays",
     "embedded/session.py:close", "embedded/session.py:unwatch",
 }  # fmt: skip
 

@@ -29,12 +29,13 @@ from penstock.broker.authorisation import Authorisation
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.history_queries import HistoryQueries
-from penstock.broker.leases import Pending, PendingQueues, Stream, StreamRequest
+from penstock.broker.leases import Pending, PendingQueues
 from penstock.broker.logins import Logins
 from penstock.broker.push_coalescing import Content, Kind, Producer, PushCoalescer
 from penstock.broker.reply_size import messages_that_fit
 from penstock.broker.seats import AddressBudget, Seats
 from penstock.broker.settle_each import SettleEach
+from penstock.broker.streams import Stream, StreamRequest
 from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.delivery.producers import check_producer, stored_id
 from penstock.embedded.session import Session

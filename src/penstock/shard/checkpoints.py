@@ -1,8 +1,4 @@
-"""Fetching the delays that are due next into the timer wheel, from wherever the messages are.
-
-The due times of a whole queue are read while no lock is held; see `delivery/timers.py` for why they are not in memory.
-
-Checkpoints of a shard: taking its state apart into parts, and putting it back.
+"""Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
 dedup window and `dedup-<id>-hot` for the rest, `endings-<id>` with the last errors of its messages that were tried
@@ -14,17 +10,16 @@ as it is. Runs are merged here, before they are written, and mapped from their f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.delivery import snapshot, timers
+from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Records, Run, merged, run_of
-from penstock.delivery.entries import FOREVER, Int64s
-from penstock.delivery.log import Extent, Partition, Queue
+from penstock.delivery.log import Queue
 from penstock.delivery.snapshot import Taken, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.shard.sealed_tasks import open_tasks, seal_tasks
 from penstock.shard.shard import Shard
@@ -33,36 +28,6 @@ from penstock.storage.disk import Bytes
 
 if TYPE_CHECKING:
     from penstock.seals import Seals
-
-
-def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
-    """Put the share that is due first after an instant into the wheel."""
-    with shard.locked():
-        extents = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
-        horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
-    try:
-        delays, horizon = timers.nearest_delays(after, _due_columns(shard, extents, after, opening=opening))
-    except BaseException:
-        with shard.lock:
-            queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
-        raise
-    with shard.locked():
-        shard.changing = True
-        timers.add_delays(shard.core, queue, delays, horizon)
-        shard.changing = False
-
-
-def _due_columns(
-    shard: Shard, extents: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
-) -> Iterator[tuple[int, int, Int64s]]:
-    for owner, partition, extent in extents:
-        if extent.sealed is not None and extent.sealed.due_last <= after:
-            continue
-        dues = shard.column(extent, "available_at") if extent.sealed is not None else extent.dues()
-        assert dues is not None
-        if opening:
-            partition.delayed += int((dues > after).sum())
-        yield owner, extent.first, dues
 
 
 SHARD_PART: Final = "shard"

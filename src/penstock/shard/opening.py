@@ -29,7 +29,8 @@ from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
 from penstock.seals import DataKeys, Seals
-from penstock.shard.checkpoints import Checkpointer, fetch_delays, restore
+from penstock.shard.checkpoints import Checkpointer, restore
+from penstock.shard.delays import fetch_delays
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Storekeeper
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore

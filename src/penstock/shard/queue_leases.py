@@ -28,7 +28,7 @@ from penstock.replies import LeaseReplies, LeaseReply
 from penstock.requests import LeaseRequest
 from penstock.shard.engine import Ticket
 from penstock.shard.queue_sets import QueueSet, SetKey
-from penstock.shard.tasks.submit import safest
+from penstock.shard.tasks.frames import safest
 
 if TYPE_CHECKING:
     from penstock.delivery.group import Group

@@ -29,8 +29,9 @@ from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, InvalidField, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import AUDIT_QUEUE, Freed, check_seconds, check_size
-from penstock.shard.checkpoints import Checkpointer, fetch_delays
+from penstock.shard.checkpoints import Checkpointer
 from penstock.shard.compaction import Compactor, relocate
+from penstock.shard.delays import fetch_delays
 from penstock.storage import segment_audit
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts

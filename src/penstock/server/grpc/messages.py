@@ -19,7 +19,7 @@ from penstock.batch.fields import seal_fields
 from penstock.batch.layout import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
-from penstock.broker.leases import StreamRequest
+from penstock.broker.streams import StreamRequest
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Outcome, Receipt, to_datetime
 from penstock.push_items import Some, build_some

@@ -10,8 +10,8 @@ import grpc.aio
 from penstock.broker.access import Client
 from penstock.broker.broker import Broker
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event
-from penstock.broker.leases import Stream
 from penstock.broker.reply_size import size_of, split
+from penstock.broker.streams import Stream
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.replies import LeaseReply

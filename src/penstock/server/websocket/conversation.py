@@ -22,10 +22,10 @@ from penstock.broker.access import NOBODY, Client
 from penstock.broker.broker import Broker
 from penstock.broker.callbacks import answer_of
 from penstock.broker.events import Event, Listener, TasksWanted
-from penstock.broker.leases import Stream, StreamRequest
 from penstock.broker.logins import STRANGER_SECONDS
 from penstock.broker.reply_size import size_of, split
 from penstock.broker.seats import Seat
+from penstock.broker.streams import Stream, StreamRequest
 from penstock.embedded.connections import Activity
 from penstock.errors import BadRequest, Internal, InvalidField, NotAuthenticated, PenstockError, Unavailable
 from penstock.model_tasks import OperationView, TaskCounts

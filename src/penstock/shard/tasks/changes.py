@@ -37,7 +37,8 @@ from penstock.model_tasks import FINAL, TaskState
 from penstock.replies import Piece
 from penstock.requests import ParentFound, Settling
 from penstock.shard.payload_rows import pieces_of
-from penstock.shard.tasks.submit import CANCELLED_ERROR, Moved, commit, id_bytes, open_position
+from penstock.shard.tasks.frames import CANCELLED_ERROR, commit, id_bytes
+from penstock.shard.tasks.submit import Moved, open_position
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket

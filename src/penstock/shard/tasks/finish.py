@@ -24,7 +24,7 @@ from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds
 from penstock.model_tasks import Finish, bytes_of_result, result_of_bytes
 from penstock.requests import ACK, RELEASE, Settling
-from penstock.shard.tasks.submit import check_json, commit, cut, id_bytes, safest
+from penstock.shard.tasks.frames import check_json, commit, cut, id_bytes, safest
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket

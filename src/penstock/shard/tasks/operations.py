@@ -41,7 +41,7 @@ from penstock.shard.bulk.book import (
     task_filter_of,
 )
 from penstock.shard.tasks.changes import RETRIED
-from penstock.shard.tasks.submit import CANCELLED_ERROR, commit
+from penstock.shard.tasks.frames import CANCELLED_ERROR, commit
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket

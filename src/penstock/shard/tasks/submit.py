@@ -1,12 +1,7 @@
-"""What only all tasks of a call together can break, found before the shard is held. Fields belong to `validation`.
+"""Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
 
-The frame of an operation on tasks: what was decided, and what it means for the children of those it is about.
-
-What is checked of tasks in every operation on them.
-
-Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
-
-Every id is remembered by its queue as a dedup key, so a call that is made again stores nothing twice. Whether a parent
+What only all tasks of a call together can break is found before the shard is held; fields belong to `validation`. Every
+id is remembered by its queue as a dedup key, so a call that is made again stores nothing twice. Whether a parent
 from outside the call is final is for the caller to find out: what it saw is compared with the state, and `Moved` says
 that it was too late.
 """
@@ -27,21 +22,18 @@ from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, check_type, check_type_of, decide_push
-from penstock.delivery.rate_limits import Bill, decide_bill, pay
-from penstock.delivery.settle import Chosen
+from penstock.delivery.rate_limits import Bill, decide_bill
 from penstock.delivery.task_pushes import ROOM, cancelled
 from penstock.delivery.tasks import HELD, TaskPosition, id_text, is_settled
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TaskConflict, TooLarge
-from penstock.model import Durability
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
+from penstock.shard.tasks.frames import commit, id_bytes, safest
 
 if TYPE_CHECKING:
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
-
-CANCELLED_ERROR: Final = "it was cancelled"
 
 
 class Wanted(NamedTuple):
@@ -92,66 +84,6 @@ def _parents_first(tasks_by_id: dict[bytes, Wanted]) -> list[Wanted]:
         position = next(task.position for task in tasks_by_id.values() if missing[task.task_id])
         raise InvalidField(f"tasks[{position}].depends_on: these tasks wait for each other in a circle")
     return ordered
-
-
-def commit(
-    shard: Shard,
-    entries: list[Entry],
-    now: int,
-    level: Durability,
-    chosen: Sequence[Chosen] = (),
-    bill: Bill | None = None,
-) -> Ticket:
-    """Apply and append one frame, with those that it frees. The lock is held."""
-    if shard.joining is not None:
-        entries = [*entries, *shard.joining(now)]
-    if shard.core.tasks.awaited or any(isinstance(entry, TaskHeld) for entry in entries):
-        ticket, entries = shard.commit_freeing(entries, now, level, chosen)
-    else:
-        ticket = shard.commit_frame(entries, level, chosen)
-    if bill:
-        pay(bill, now)
-    shard.pushed(entries)
-    shard.changed(entries)
-    return ticket
-
-
-_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
-
-
-def id_bytes(task_id: str) -> bytes:
-    """A task id as entries hold it."""
-    try:
-        decoded = bytes.fromhex(task_id.replace("-", ""))
-    except (ValueError, AttributeError):
-        decoded = b""
-    if len(decoded) != 16:
-        raise InvalidField(f"task_id: {task_id!r} is not a UUID", hint="omit it to have one generated")
-    return decoded
-
-
-def check_json(data: bytes, field: str, bytes_max: int) -> None:
-    """Refuse what is no JSON, or too much of it."""
-    if len(data) > bytes_max:
-        hint = "store it elsewhere and pass its address"
-        raise TooLarge(f"{field}: {len(data):,} bytes are over the limit of {bytes_max:,}", hint=hint)
-    try:
-        _raw(data)
-        if not data.isascii():
-            data.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidField(f"{field}: it is not JSON: {error}") from None
-
-
-def cut(text: str, bytes_max: int) -> str:
-    """A message about an error is cut, not refused. Its end says most, so the beginning goes."""
-    data = text.encode(errors="replace")
-    return data.decode() if len(data) <= bytes_max else data[-bytes_max:].decode(errors="ignore")
-
-
-def safest(levels: set[Durability]) -> Durability:
-    """What a frame for several queues must be written with."""
-    return "fsync" if "fsync" in levels else "interval" if "interval" in levels else "os"
 
 
 POLICY: Final = {"cancel": TaskHeld.CANCEL, "run": TaskHeld.RUN}
