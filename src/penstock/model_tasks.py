@@ -488,3 +488,9 @@ class ScheduleTicks(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool
     next: list[NextTick]
     runs: list[PastRun]
+
+
+def id_text(task_id: bytes) -> str:
+    """A task id as people see it."""
+    text = task_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -99,17 +99,9 @@ def lease_request(
     if member:
         check_name(member, "member")
     flag(auto_ack, "auto_ack")
-    return LeaseRequest(
-        max,
-        lease_seconds,
-        consumer or "",
-        _some_partitions(partitions),
-        auto_ack,
-        member,
-        generation,
-        start=None if start is None else position(start, "start"),
-        task_types=None if types is None else task_types(types),
-    )
+    about = (max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation)
+    where = None if start is None else position(start, "start")
+    return LeaseRequest(*about, start=where, task_types=task_types(types))
 
 
 def task_types(values: Any) -> frozenset[str] | None:

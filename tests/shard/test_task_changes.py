@@ -11,10 +11,10 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.entries import Note, TaskFreed, TasksNoted, decode_record
 from penstock.delivery.snapshot import encode_tasks, restore_tasks, take_tasks
-from penstock.delivery.tasks import Tasks, WithdrawnTask, WithdrawnTasks, id_text
+from penstock.delivery.tasks import Tasks, WithdrawnTask, WithdrawnTasks
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
-from penstock.model_tasks import TaskState
+from penstock.model_tasks import TaskState, id_text
 from penstock.shard.tasks import changes, submit
 from penstock.shard.tasks import changes as task_changes
 from tests.support.accounts import assert_accounts

@@ -9,11 +9,10 @@ import pytest
 from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.entries import TaskFreed, TaskHeld
-from penstock.delivery.tasks import id_text
 from penstock.envelopes import tasks_batch
 from penstock.errors import InvalidField, QueueFull, RateLimited
 from penstock.model import queue_options
-from penstock.model_tasks import Submitted, TaskState
+from penstock.model_tasks import Submitted, TaskState, id_text
 from penstock.requests import ParentFound
 from penstock.shard.tasks import finish, submit
 from tests.support.accounts import assert_accounts

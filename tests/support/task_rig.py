@@ -9,11 +9,10 @@ from typing import Any
 
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Entry, decode
-from penstock.delivery.tasks import id_text
 from penstock.envelopes import parse_envelope
 from penstock.errors import PenstockError
 from penstock.model import MessageId, Receipt
-from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission
+from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, id_text
 from penstock.requests import LeaseRequest, ParentFound
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard

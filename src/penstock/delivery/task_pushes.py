@@ -28,11 +28,11 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, ScheduleFired, TaskFreed
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
-from penstock.delivery.tasks import HELD, HeldTask, Schedule, id_text
+from penstock.delivery.tasks import HELD, HeldTask, Schedule
 from penstock.envelopes import alike_batch, encode_envelope
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import to_datetime
-from penstock.model_tasks import ScheduleSpec, TaskSubmission
+from penstock.model_tasks import ScheduleSpec, TaskSubmission, id_text
 
 GRACE: Final = round(limits.schedule_grace_seconds * 1_000_000)
 _decoder: Final = msgspec.json.Decoder(ScheduleSpec)

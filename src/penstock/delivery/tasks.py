@@ -41,6 +41,7 @@ from penstock.delivery.entries import (
 )
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.model import Outcome
+from penstock.model_tasks import id_text
 
 if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState
@@ -233,12 +234,6 @@ ENDS: Final[dict[int, str]] = {
     Outcome.DEAD: "dead",
     Outcome.DISCARDED: "dead",
 }
-
-
-def id_text(task_id: bytes) -> str:
-    """A task id as people see it."""
-    text = task_id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 # held tasks and unique keys

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock import operations as ops
-from penstock.delivery.tasks import id_text
 from penstock.embedded.cluster import cluster_view
 from penstock.embedded.handler_table import Reply, Who, handles
 from penstock.model import DEFAULT_GROUP, MessageId, Reason
 from penstock.model_backlog import ParentView, TaskWait
-from penstock.model_tasks import TaskState, TaskView
+from penstock.model_tasks import TaskState, TaskView, id_text
 from penstock.replies import PipelineRun
 from penstock.shard import backlog, browse, traces
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from penstock.delivery.entries import Entry, Leased, Push, TaskHeld, TasksPurged
-from penstock.delivery.tasks import id_text
 from penstock.model import Outcome
+from penstock.model_tasks import id_text
 from penstock.storage.schema import EVENT_ROWS_AT_ONCE, TASKS, Names, table_of
 from penstock.storage.task_changes import (
     ATTEMPT,

@@ -20,9 +20,18 @@ from penstock import limits
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, TasksPurged
 from penstock.delivery.progress import span_of
-from penstock.delivery.tasks import id_text, is_settled
+from penstock.delivery.tasks import is_settled
 from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
-from penstock.model_tasks import Suggestion, TaskCounts, TaskFilter, TaskPage, TaskView, WorkflowPage, WorkflowView
+from penstock.model_tasks import (
+    Suggestion,
+    TaskCounts,
+    TaskFilter,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+    id_text,
+)
 from penstock.requests import ParentFound, Target
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.task_changes import Known, id_bytes

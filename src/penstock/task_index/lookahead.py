@@ -25,8 +25,9 @@ from penstock.delivery.entries import (
     split,
 )
 from penstock.delivery.phases import FRESH
-from penstock.delivery.tasks import GROUP, id_text, is_settled
+from penstock.delivery.tasks import GROUP, is_settled
 from penstock.journal import Frame
+from penstock.model_tasks import id_text
 from penstock.storage.task_changes import (
     FINAL_FROM,
     LEASED,

@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock import limits
-from penstock.delivery.tasks import id_text
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
-from penstock.model_tasks import Run, TaskCounts, TaskFilter, TaskPage, TaskState, TaskView
+from penstock.model_tasks import Run, TaskCounts, TaskFilter, TaskPage, TaskState, TaskView, id_text
 from penstock.requests import ParentFound, Target
 from penstock.storage.task_changes import FINAL_FROM, Code, id_bytes
 from penstock.storage.task_rows import Identity, Key

@@ -28,12 +28,12 @@ from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen, DeadLetter, decide_redrive
 from penstock.delivery.task_pushes import cancelled
-from penstock.delivery.tasks import GROUP, HELD, TaskPosition, WithdrawnTask, id_text
+from penstock.delivery.tasks import GROUP, HELD, TaskPosition, WithdrawnTask
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, to_micros
 from penstock.model_letters import DEAD_GROUP, DEAD_ORIGIN
-from penstock.model_tasks import FINAL, TaskState
+from penstock.model_tasks import FINAL, TaskState, id_text
 from penstock.replies import Piece
 from penstock.requests import ParentFound, Settling
 from penstock.shard.payload_rows import pieces_of

@@ -18,11 +18,11 @@ from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import ROOM
-from penstock.delivery.tasks import GROUP, id_text
+from penstock.delivery.tasks import GROUP
 from penstock.envelopes import envelope_json
 from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds
-from penstock.model_tasks import Finish, bytes_of_result, result_of_bytes
+from penstock.model_tasks import Finish, bytes_of_result, id_text, result_of_bytes
 from penstock.requests import ACK, RELEASE, Settling
 from penstock.shard.tasks.frames import check_json, commit, cut, id_bytes, safest
 

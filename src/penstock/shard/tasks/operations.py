@@ -25,10 +25,10 @@ from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
 from penstock.delivery.task_pushes import cancelled
-from penstock.delivery.tasks import GROUP, id_text
+from penstock.delivery.tasks import GROUP
 from penstock.errors import InvalidField, MessageNotFound, PenstockError, QueueNotFound, TaskConflict, TaskNotFound
 from penstock.model import Outcome, to_datetime, to_micros
-from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView
+from penstock.model_tasks import FINAL, OperationAction, TaskFilter, TaskState, TaskView, id_text
 from penstock.requests import Settling, Target
 from penstock.shard.bulk.book import (
     SAMPLES,

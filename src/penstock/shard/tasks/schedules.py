@@ -15,7 +15,7 @@ from penstock.delivery.admin import queue_to_push, reserved_name
 from penstock.delivery.entries import Entry, ScheduleSet
 from penstock.delivery.push import decide_push
 from penstock.delivery.task_pushes import spec_of
-from penstock.delivery.tasks import Schedule, id_text
+from penstock.delivery.tasks import Schedule
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import AUDIT_QUEUE, DLQ_SUFFIX, to_datetime
@@ -28,6 +28,7 @@ from penstock.model_tasks import (
     ScheduleView,
     TaskFilter,
     TaskView,
+    id_text,
 )
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, check_type, check_type_of, decide_push
 from penstock.delivery.rate_limits import Bill, decide_bill
 from penstock.delivery.task_pushes import ROOM, cancelled
-from penstock.delivery.tasks import HELD, TaskPosition, id_text, is_settled
+from penstock.delivery.tasks import HELD, TaskPosition, is_settled
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TaskConflict, TooLarge
-from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
+from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission, id_text
 from penstock.requests import ParentFound
 from penstock.shard.tasks.frames import commit, id_bytes, safest
 
