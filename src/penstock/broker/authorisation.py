@@ -125,7 +125,7 @@ class Authorisation:
         principal = client.principal
         if not parents or (principal.may_everywhere(Action.READ) and principal.may_everywhere(Action.UNMASK)):
             return
-        known = {view.task_id: view.queue for view in self._broker.session.tasks.task_index.views(parents)}
+        known = self._broker.session.tasks.queues_of(parents)
         for parent in sorted(parents):
             queue = known.get(parent, BROKER)
             self.require_hidden(client, Action.READ, f"task {parent}", queue)

@@ -30,7 +30,7 @@ def _reasons(session: Session, id: MessageId) -> tuple[list[Reason], int]:
     if all(reason.code not in IN_LINE for reason in reasons):
         return reasons, ticket
     task_type = browse.task_type(session.shard, id)
-    if not task_type or session.tasks.knows(task_type):
+    if not task_type or task_type in session.tasks.known_types():
         return reasons, ticket
     text = f"no running worker knows the task type {task_type!r}"
     return [

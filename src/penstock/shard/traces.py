@@ -134,10 +134,8 @@ def _with_tasks(tasks: TaskService, steps: list[TraceStep]) -> list[TraceStep]:
         return steps
     states = {view.task_id: view.state for view in tasks.caught_up().views(task_id for task_id, _ in known.values())}
     return [
-        step if step.id not in known else _task_step(step, *known[step.id], states.get(known[step.id][0], ""))
+        structs.replace(step, kind="task", task_id=task[0], task_type=task[1], state=states.get(task[0], ""))
+        if (task := known.get(step.id)) is not None
+        else step
         for step in steps
     ]
-
-
-def _task_step(step: TraceStep, task_id: str, task_type: str, state: str) -> TraceStep:
-    return structs.replace(step, kind="task", task_id=task_id, task_type=task_type, state=state)

@@ -425,7 +425,7 @@ class Storekeeper:
     def _trim(self, queue: Queue) -> dict[tuple[int, int], int]:
         """Move the starts of a queue's partitions as far as its rules say."""
         shard = self._shard
-        if not self._may_trim(queue):
+        if not self._starts_by_limits(queue):  # looks without the lock, since mostly nothing may go
             return {}
         end = self._anchored(queue) if queue.name == AUDIT_QUEUE else FOREVER
         with shard.locked():
@@ -439,11 +439,8 @@ class Storekeeper:
                 shard.upkeep_commit(decide_trim(queue, moved, now))
             return {(queue.id, number): start for number, start in moved.items()}
 
-    def _may_trim(self, queue: Queue) -> bool:
-        """Whether the limits alone would let anything go. Looks without the lock, since mostly they do not."""
-        return bool(self._starts_by_limits(queue))
-
     def _starts_by_limits(self, queue: Queue) -> dict[int, int]:
+        """How far the limits alone would let partitions be trimmed."""
         no_floors = dict.fromkeys(range(len(queue.partitions)), FOREVER)
         return self._new_starts(queue, self._shard.clock.now(), no_floors, no_floors)
 

@@ -41,11 +41,6 @@ def micros(value: Timestamp, name: str) -> int:
     return total
 
 
-def instant_text(value: Timestamp, name: str) -> str:
-    """A timestamp as RFC 3339 text."""
-    return to_datetime(micros(value, name)).isoformat()
-
-
 def maybe(message: Any, field: str) -> Any:
     """The value of an optional field; None when it is not set."""
     return getattr(message, field) if message.HasField(field) else None
@@ -116,7 +111,7 @@ def position_of(position: pb.Position, name: str) -> Any:
         case "offset":
             return position.offset
         case "timestamp":
-            return instant_text(position.timestamp, name)
+            return to_datetime(micros(position.timestamp, name)).isoformat()
         case "offsets":
             return dict(position.offsets.offsets)
         case _:

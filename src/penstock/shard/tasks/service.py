@@ -386,10 +386,6 @@ class TaskService:
         self.tick()
         return self.registry.workers()
 
-    def knows(self, task_type: str) -> bool:
-        """Whether a worker that is there can run tasks of this type."""
-        return task_type in self.known_types()
-
     def known_types(self) -> frozenset[str]:
         """The task types that workers that are there can run."""
         living = (worker for worker in self.workers() if worker.state != "dead")
