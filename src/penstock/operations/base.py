@@ -75,7 +75,7 @@ class Spec(msgspec.Struct, frozen=True):
     status: int = 200  # of the response
     example: Mapping[str, Any] = {}  # arguments in JSON, apart from those in the path
     errors: tuple[str, ...] = ()  # codes that the documentation of the route lists
-    queues: tuple[str, ...] | None = None  # that it touches; None: the one that its field `queue` names
+    queues: tuple[str, ...] | None = None  # that it touches; None: that of its field `queue` or `id`
     is_for_leases: bool = False  # goes to the broker that gave the leases, as long as it listens
     checks: tuple[tuple[str, Callable[[Any, str], Any]], ...] = ()
 
@@ -94,7 +94,10 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, forbid_unknown_field
 
     def queues(self) -> Iterable[str]:
         """The queues it touches; empty text is the broker as a whole, `SOME_QUEUE` any of them."""
-        return (getattr(self, "queue", None) or "",) if self.spec.queues is None else self.spec.queues
+        if self.spec.queues is not None:
+            return self.spec.queues
+        named = getattr(self, "id", self)  # the id of a message has its queue
+        return (getattr(named, "queue", None) or "",)
 
     def needs(self) -> Iterable[tuple[Action, str]]:
         """What whoever asks must be allowed to do, and on which queues: its action on each queue, and whatever else.

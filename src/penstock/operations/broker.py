@@ -61,12 +61,10 @@ class Compact(Operation[Freed], frozen=True):
     http="GET /pauses",
     route="list_pauses",
     reply="pauses",
+    queues=(),
 )
 class Pauses(Operation[list[PauseState]], frozen=True):
     """List everything that is paused, with when and why: the broker, namespaces, queues and groups."""
-
-    def queues(self) -> Iterable[str]:
-        return ()
 
     def visible(self, reply: list[PauseState], may: Callable[[str], bool]) -> list[PauseState]:
         return [pause for pause in reply if may(pause.queue or f"{pause.namespace}.*") or pause.scope == "broker"]

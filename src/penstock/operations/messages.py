@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from penstock import limits
@@ -113,9 +112,6 @@ class Cancel(Operation[None], frozen=True):
 
     id: Id
 
-    def queues(self) -> Iterable[str]:
-        return (self.id.queue,)
-
 
 @operation(
     Action.READ,
@@ -126,9 +122,6 @@ class GetMessage(Operation[MessageDetails], frozen=True):
     """Get one message and its state in each group."""
 
     id: Id
-
-    def queues(self) -> Iterable[str]:
-        return (self.id.queue,)
 
 
 @operation(
@@ -148,9 +141,6 @@ class Events(Operation[list[MessageEvent]], frozen=True):
 
     id: Id
     limit: Limit = 1_000
-
-    def queues(self) -> Iterable[str]:
-        return (self.id.queue,)
 
 
 @operation(
@@ -208,6 +198,3 @@ class Why(Operation[list[Reason]], frozen=True):
     """Explain why a message is not delivered, for each group."""
 
     id: Id
-
-    def queues(self) -> Iterable[str]:
-        return (self.id.queue,)
