@@ -16,6 +16,7 @@ import pytest
 
 from penstock import errors, limits
 from penstock.model import Outcome, QueueOptions
+from penstock.model_options import OPTION_TEXTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -56,6 +57,13 @@ def test_every_queue_option_is_documented_with_its_default():
     actual = {field.name: as_written(field.default) for field in msgspec.structs.fields(QueueOptions)}
 
     assert documented == actual
+
+
+def test_every_queue_option_is_explained_once_and_its_row_begins_with_that_sentence():
+    explained = {name: re.sub(r'[`"]', "", cells[1]) for name, cells in rows("docs/options.md").items()}
+
+    assert set(OPTION_TEXTS) == {*explained, "backoff"}
+    assert [name for name, text in explained.items() if not text.startswith(OPTION_TEXTS[name])] == []
 
 
 def test_every_error_is_documented_under_its_code():

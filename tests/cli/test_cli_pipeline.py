@@ -135,7 +135,7 @@ def test_an_unknown_pipeline_is_answered_with_the_closest_one(run, toy):
     found = run("pipeline", "explain", "toi")
 
     assert found.code == 1
-    assert "there is none called 'toi'" in found.err
+    assert "there is no pipeline 'toi'" in found.err
     assert "a function of your own is named module:function; did you mean 'toy'?" in found.err
 
 
@@ -200,18 +200,18 @@ def test_a_wrong_command_line_starts_nothing(run, toy, words, code, message):
     ("words", "message"),
     [
         (("rollup", "--key-prefix", ""), "--key-prefix: it is empty"),
-        (("replay", "--to", "again"), "queue: it says which messages are replayed"),
+        (("replay", "--to", "again"), "queue: name the queue whose messages to replay"),
         (("replay", "--to", "again", "-q", "a", "--per-second", "0"), "--per-second: 0 is not more than 0"),
         (("replay", "--to", "a/b", "-q", "a"), "a/b"),
         (("replay", "--to", "again", "-q", "a", "--id", "a/b"), "a/b"),
-        (("replay", "--to", "again", "-q", "a", "--archive", "nowhere"), "archive: there is none in nowhere"),
+        (("replay", "--to", "again", "-q", "a", "--archive", "nowhere"), "archive: no archive in nowhere"),
         (("backtest", "--handler", "json:loads"), "queue: name the queue"),
-        (("backtest", "--handler", "json", "-q", "a"), "handler: 'json' names no function"),
+        (("backtest", "--handler", "json", "-q", "a"), "handler: 'json' is not a function"),
         (("backtest", "--handler", "nowhere:handle", "-q", "a"), "No module named 'nowhere'"),
         (("window", "--spec", "nowhere.toml"), "spec: there is no file nowhere.toml"),
-        (("window", "--spec", "nowhere.toml", "-q", "a"), "queue: the spec names the queues"),
+        (("window", "--spec", "nowhere.toml", "-q", "a"), "queue: the spec names the queue"),
         (("traces", "--trace", " "), "--trace: it is empty"),
-        (("archive", "--since", "-1h"), "since, until: an archive has no gaps"),
+        (("archive", "--since", "-1h"), "since, until: an archive must not have gaps"),
     ],
 )
 def test_options_that_a_pipeline_refuses_start_no_spark(run, toy, monkeypatch, words, message):
@@ -263,7 +263,7 @@ def test_two_runs_in_one_directory_exclude_each_other(run, toy):
     with locked(Path("pipelines/toy")):
         found = run("pipeline", "run", "toy", "--url", "data")
 
-    assert "another run is at work in pipelines/toy" in found.err
+    assert "another run is in progress in pipelines/toy" in found.err
 
 
 def test_a_directory_with_the_files_of_another_pipeline_is_left_alone(run, toy):
@@ -272,7 +272,7 @@ def test_a_directory_with_the_files_of_another_pipeline_is_left_alone(run, toy):
 
     found = run("pipeline", "run", "toy", "--url", "data", "--out", "theirs")
 
-    assert (found.code, "theirs has the files of archive" in found.err) == (1, True), found.err
+    assert (found.code, "theirs contains files of the pipeline archive" in found.err) == (1, True), found.err
     assert [record.pipeline for record in records(Path("theirs"))] == ["archive"]
 
 
@@ -297,7 +297,7 @@ def test_state_is_replaced_as_a_whole_and_damage_is_named(tmp_path):
     assert read_state(path, dict[str, int]) == {"orders": 7}
     assert [each.name for each in path.parent.iterdir()] == ["state.json"]
     path.write_text("{")
-    with pytest.raises(InvalidField, match=r"state\.json holds no state"):
+    with pytest.raises(InvalidField, match=r"state\.json has no state"):
         read_state(path, dict[str, int])
 
 

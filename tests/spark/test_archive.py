@@ -144,5 +144,5 @@ def test_bad_input_is_named(spark, data, tmp_path, queues, given, error, words):
 
 
 def test_there_is_nothing_to_read_where_there_is_no_archive(spark, tmp_path):
-    with pytest.raises(InvalidField, match="archive: there is none"):
+    with pytest.raises(InvalidField, match="archive: no archive in"):
         read_archive(spark, tmp_path)

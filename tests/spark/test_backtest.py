@@ -93,7 +93,7 @@ def test_a_handler_ends_in_every_way_and_the_next_message_is_handled(process: Ha
     assert "handler_child" not in errors[1]
     assert errors[2:6] == [
         "never",
-        "no answer within 0.4 s",
+        "timed out after 0.4 s",
         "the handler's process died: SIGKILL",
         "the handler's process died: exit status 3",
     ]
@@ -118,7 +118,7 @@ def test_a_handler_that_never_survives_is_given_up(process: HandlerProcess, monk
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        ("handlers_under_test", "names no function"),
+        ("handlers_under_test", "is not a function"),
         ("handlers_under_test:handel", "has no function 'handel'; did you mean 'handle'?"),
         ("handlers_under_test:not_a_function", "has no function 'not_a_function'"),
         ("handlers_elsewhere:handle", "No module named 'handlers_elsewhere'"),
@@ -189,7 +189,7 @@ def test_a_handler_is_run_over_history_and_compared(spark: Any, here: Path, data
     assert figures == {"messages": 40, "same": 32, "broken": 4, "fixed": 3, "failing": 1, "other": 0}
     assert [report.figures[f"p{share}_ms_before"] for share in (50, 95, 99)] == [20.0, 20.0, 20.0]
     tables = {table.title: table for table in report.tables}
-    assert tables["What happened, and what would now"].rows == [
+    assert tables["Outcomes then and now"].rows == [
         ("acked", 32, 1, 2, 1),
         ("dead after retries", 3, 0, 1, 0),
     ]

@@ -84,7 +84,7 @@ def test_nobody_at_work_is_no_forecast():
     found = forecast.forecast(known(week(24), finished=0, busy_seconds=0.0, workers=0), ForecastOptions())
 
     assert found.expected is None
-    assert forecast._notes([found])[1].startswith("nobody has finished anything")
+    assert forecast._notes([found])[1].startswith("no message was finished")
 
 
 def test_the_chance_to_wait_is_that_of_erlang():
@@ -170,12 +170,12 @@ def test_an_outage_is_a_breach_although_workers_kept_up_before():
     assert found.is_stopped
     assert found.breach_at == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC)
     report = forecast._report([found], [forecast._table([found])], [], ForecastOptions())
-    assert report.summary.startswith("1 of 1 queues and groups let messages wait longer than 60 s, now or within")
-    assert "Nobody works on q/default" in report.summary
+    assert report.summary.startswith("In 1 of 1 queues and groups messages wait longer than 60 s, now or within")
+    assert "Messages wait but no worker is active: q/default." in report.summary
     reported = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
     assert (reported["open now"], reported["workers"]) == (628, 0)
     assert reported["last worked"] == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
-    assert "nobody has worked" in report.notes[-1]
+    assert "no worker was active" in report.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_forecast_of_something_open_is_made_again_and_knows_who_worked_last(sp
         "2026-11-16 10:00",
         "2026-11-16 09:59",
     )
-    assert "Nobody works on q/default" in report.summary
+    assert "Messages wait but no worker is active: q/default." in report.summary
     assert not forecast.run(run).summary.startswith("Nothing new")
 
 

@@ -152,7 +152,7 @@ def test_a_broker_is_read_and_written_like_a_directory(start, here):
         ("others:lost", "there is no queue 'ordrs'"),
         ("others:failing", "ValueError: no customer 0"),
         ("others:misspelt", "others:misspelt failed: NameError: name 'ordrs' is not defined"),
-        ("others:plain", "others:plain is no pipeline"),
+        ("others:plain", "others:plain is not a pipeline"),
         ("others:brokn", "did you mean 'broken'?"),
         ("nowhere:big", "there is no module 'nowhere'"),
     ],

@@ -71,7 +71,7 @@ def test_nothing_is_pushed_before_it_is_asked_for_and_then_once(replay, data):
     assert pushed(data) == []
 
     assert replay(**options, go=True).figures["messages"] == 4
-    assert "has ended already" in replay(**options, go=True).summary
+    assert "is already complete" in replay(**options, go=True).summary
     assert replay(**options, go=True, id="once-more").figures["messages"] == 4
 
     found = pushed(data)
@@ -92,7 +92,7 @@ def test_a_slow_replay_keeps_the_order_of_the_past(replay, data):
 
     assert report.figures["messages"] == 10
     assert [message.json()["n"] for message in pushed(data)] == list(range(10))
-    assert "has ended already" in replay(per_second=10_000.0, go=True).summary
+    assert "is already complete" in replay(per_second=10_000.0, go=True).summary
 
 
 def test_the_archive_and_the_log_together_have_every_message_once(spark, replay, data, tmp_path):
@@ -135,5 +135,5 @@ def test_an_archive_of_other_data_is_replayed_beside_the_log(spark, replay, tmp_
     execute(ARCHIVE, Run(spark, str(tmp_path / "lost"), options=ArchiveOptions(), out=out))
 
     assert replay(archive=str(out), go=True).figures["messages"] == 13
-    with pytest.raises(InvalidField, match="of other data"):
+    with pytest.raises(InvalidField, match="of different data"):
         replay(archive=str(out), skip_acked_by="default")

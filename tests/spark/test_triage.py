@@ -302,7 +302,7 @@ def test_a_queue_without_dead_letters_and_one_that_is_not_there(spark: Any, data
     def run(queue: str) -> Any:
         return PIPELINE.run(Run(spark, str(data), options=TriageOptions(), out=tmp_path, queues=[queue]))
 
-    assert run("other").summary == "there are no dead letters"
+    assert run("other").summary == "no dead letters"
     with pytest.raises(QueueNotFound, match="ordres"):
         run("ordres")
 

@@ -63,7 +63,11 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(sorce="x"), "sorce: there is no such field", "'source'"),
         (changed(window={"type": "tumbling", "sise": "1m"}), "window.sise: there is no such field", "'size'"),
         (changed(window={"type": "tumbling"}), "window.size: a tumbling window needs it", "size ="),
-        (changed(window={"type": "session", "gap": 5, "size": 5}), "window.size: a session window has none", "gap"),
+        (
+            changed(window={"type": "session", "gap": 5, "size": 5}),
+            "window.size: a session window does not have it",
+            "gap",
+        ),
         (
             changed(window={"type": "hopping", "size": 5}),
             "window.type: 'hopping' is not one of session, sliding, tumbling",
@@ -71,20 +75,20 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (changed(window={"type": "tumbling", "size": "1 minute"}), "window.size: '1 minute' is not a duration", "5m"),
         (changed(window={"type": "tumbling", "size": 0}), "window.size: 0 is shorter than a millisecond", None),
-        (changed(window={"type": "sliding", "size": "1m", "slide": "2m"}), "window.slide: it is longer", None),
+        (changed(window={"type": "sliding", "size": "1m", "slide": "2m"}), "window.slide: longer than the size", None),
         (changed(aggregates=[{"function": "cuont"}]), "aggregates[0].function: there is no 'cuont'", "'count'"),
         (changed(aggregates=[{"function": "p0", "field": "x"}]), "there is no 'p0'", None),
         (changed(aggregates=[{"function": "sum"}]), "aggregates[0].field: sum needs one", None),
-        (changed(aggregates=[{"function": "count"}] * 2), "aggregates[1].name: 'count' is there already", "count_2"),
-        (changed(aggregates=[]), "aggregates: nothing is computed", None),
+        (changed(aggregates=[{"function": "count"}] * 2), "aggregates[1].name: 'count' exists already", "count_2"),
+        (changed(aggregates=[]), "aggregates: there are none", None),
         (changed(keys=["message.kee"]), "keys: messages have no 'kee'", "'key'"),
-        (changed(keys=["message"]), "keys: 'message' is the message itself", None),
+        (changed(keys=["message"]), "keys: 'message' stands for the message", None),
         (changed(keys=["a..b"]), "keys: 'a..b' is not the name of a field", "a.b.c"),
-        (changed(sink="clicks"), "sink: 'clicks' is the source too", None),
+        (changed(sink="clicks"), "sink: 'clicks' is also the source", None),
         (changed(sink="no spaces"), "sink: 'no spaces' is not a valid name", "letters"),
         (changed(lateness="soon"), "lateness: 'soon' is not a duration", "5m"),
         (changed(fields={"x": "number"}), "fields[...]: 'number' is not one of bool, float, int", None),
-        (changed(mode="update", window={"type": "session", "gap": 1}), "mode: sessions grow together", "append"),
+        (changed(mode="update", window={"type": "session", "gap": 1}), "mode: sessions can merge", "append"),
         ({"source": "a", "sink": "b"}, "window: it is required", None),
     ],
 )
@@ -226,7 +230,7 @@ def test_sessions_end_after_a_silence_and_a_filter_chooses(spark: Any) -> None:
 def test_a_filter_that_cannot_be_is_refused(spark: Any) -> None:
     messages = spark.createDataFrame(table_of([]))
 
-    for text, problem in (("colour = 1", "colour"), ("price >", "filter: "), ("price + 1", "not true or false")):
+    for text, problem in (("colour = 1", "colour"), ("price >", "filter: "), ("price + 1", "not boolean")):
         with pytest.raises(InvalidField, match=problem):
             windowed(messages, spec_from(changed(filter=text)))
 

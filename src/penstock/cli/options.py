@@ -23,6 +23,7 @@ from penstock.cli import human
 from penstock.cli.exits import CommandError
 from penstock.errors import InvalidField
 from penstock.model import BACKOFFS, QueueOptions, check_priority
+from penstock.model_options import OPTION_TEXTS
 from penstock.units import seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def flag(name: str) -> str:
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    about = f"{_choices(name)}[default: {shown(name, DEFAULTS.get(name))}]"
+    about = f"{OPTION_TEXTS[name]} {_choices(name)}[default: {shown(name, DEFAULTS.get(name))}]"
     unit = {"seconds": "DURATION", "bytes": "SIZE"}.get(name.rpartition("_")[2], "VALUE")
     option = typer.Option(flag(name), metavar=unit, help=about, rich_help_panel=QUEUE_PANEL)
     annotation = Annotated[str | None, option]
@@ -300,9 +301,9 @@ def _choices(name: str) -> str:
     """The words that an option takes, if it takes nothing else."""
     kind = TYPES[name]
     if kind is bool:
-        return "true, false "
+        return "One of true, false. "
     words = _words(name)
-    return "" if int in get_args(kind) or not words else f"{', '.join(words)} "
+    return "" if int in get_args(kind) or not words else f"One of {', '.join(words)}. "
 
 
 def _words(name: str) -> list[str]:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct
 
 from penstock import limits
 from penstock.model import BACKOFFS, OPTION_RANGES, QueueOptions
+from penstock.model_options import OPTION_TEXTS
 from penstock.wire.json_shapes import json_name, new_struct
 
 _SECONDS: Final = "_seconds"
@@ -29,9 +30,13 @@ def _type_of(option: str, hint: Any) -> Any:
     return limited | None if type(None) in kinds else limited
 
 
-_BACKOFF: Any = Literal[tuple(BACKOFFS)]
+def _described(option: str, kind: Any) -> Any:
+    return Annotated[kind, Meta(description=OPTION_TEXTS[option])]
+
+
+_BACKOFF: Any = _described("backoff", Literal[tuple(BACKOFFS)])
 _HINTS: Final = get_type_hints(QueueOptions)
-_TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in OPTION_NAMES.items()}
+_TYPES: Final = {name: _described(option, _type_of(option, _HINTS[option])) for name, option in OPTION_NAMES.items()}
 
 # What a request may set; a field that is not there is left as it is.
 OptionsChange: Any = new_struct(

@@ -289,7 +289,8 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     required = model.get("required", ())
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code></td><td>{escape(_type(kind))}</td>"
-        f"<td>{'required' if name in required else _default(kind)}</td></tr>"
+        f"<td>{'required' if name in required else _default(kind)}</td>"
+        f"<td>{_prose(kind.get('description', ''))}</td></tr>"
         for name, kind in model.get("properties", {}).items()
     )
     inner = "".join(

@@ -53,10 +53,10 @@ __all__ = ["PIPELINE", "ArchiveOptions", "read_archive", "run"]
 class ArchiveOptions(Options, frozen=True, kw_only=True):
     """Options of `archive`."""
 
-    compact: Annotated[bool, msgspec.Meta(description="Join small files of a day into large ones.")] = False
-    verify: Annotated[bool, msgspec.Meta(description="Prove that the archive and the log are the same.")] = False
+    compact: Annotated[bool, msgspec.Meta(description="Merge the small files of a day into large ones.")] = False
+    verify: Annotated[bool, msgspec.Meta(description="Verify that archive and log are identical.")] = False
     commit: Annotated[
-        bool, msgspec.Meta(description="Note progress as the group 'archive', which retention may wait for.")
+        bool, msgspec.Meta(description="Record progress as the group 'archive', for retention_until_archived.")
     ] = True
 
 
@@ -74,8 +74,8 @@ class _Done(msgspec.Struct):
 def check(run: Run) -> None:
     """Refuse what would make gaps."""
     if run.since is not None or run.until is not None:
-        hint = "an archive goes on from where it was, so it takes neither --since nor --until"
-        raise InvalidField("since, until: an archive has no gaps", hint=hint)
+        hint = "omit --since and --until: each run continues where the last one ended"
+        raise InvalidField("since, until: an archive must not have gaps", hint=hint)
 
 
 def run(run: Run) -> Report:
@@ -91,7 +91,7 @@ def run(run: Run) -> Report:
         queues = names_like(moment.queues, run.queues, run.url)
         done = _Done(new_messages(moment, archive.manifest, queues))
         if left:
-            done.notes.append(f"removed {plural(len(left), 'file')} that a run which did not end had left")
+            done.notes.append(f"removed {plural(len(left), 'file')} left over from an interrupted run")
         begun = clock.monotonic()
         _copy(run, Copier(archive, url, history, on_executors(run.spark), task_slots(run.spark)), moment, done)
         done.seconds = (clock.monotonic() - begun) / 1e6
@@ -119,12 +119,12 @@ def _copy(run: Run, copier: Copier, moment: Moment, done: _Done) -> None:
 def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
     lots = small_files(archive.manifest)
     if lots:
-        run.progress.step("joining small files")
+        run.progress.step("merging small files")
         done.joined = join(archive, lots, on_executors(run.spark), now)
         count = sum(map(len, lots))
         done.notes.append(
-            f"joined {plural(count, 'file')} into {len(done.joined)}; "
-            "the old ones are in _penstock/replaced for an hour"
+            f"merged {plural(count, 'file')} into {len(done.joined)}; "
+            "the old files are kept in _penstock/replaced for an hour"
         )
 
 
@@ -144,7 +144,7 @@ def _report(run: Run, archive: Archive, done: _Done) -> Report:
         summary = f"archived {plural(rows, 'new message')} in {plural(len(done.files), 'file')}"
     if done.verified:
         figures["messages_proved"] = done.verified
-        summary += f"; {plural(done.verified, 'message')} compared: the archive is the log"
+        summary += f"; verified {plural(done.verified, 'message')}: archive and log are identical"
     return Report(
         summary=summary,
         figures=figures,
@@ -166,8 +166,8 @@ def _by_queue(archive: Archive) -> Table:
 
 def _lost(item: OffsetRange) -> str:
     return (
-        f"queue {item.queue!r}, partition {item.partition!r}: retention removed the offsets {item.first} to "
-        f"{item.end - 1} before they were archived; retention_until_archived=True prevents that"
+        f"queue {item.queue!r}, partition {item.partition!r}: retention removed offsets {item.first} to "
+        f"{item.end - 1} before they were archived; set retention_until_archived=True to prevent this"
     )
 
 
@@ -183,7 +183,7 @@ def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequen
                 if ends:
                     move_group(handle, name, ARCHIVE_GROUP, ends)
     except PenstockError as error:
-        return [f"progress is not committed: {error}"]
+        return [f"progress was not committed: {error}"]
     return []
 
 
@@ -299,8 +299,10 @@ def _check(files: Sequence[File], rows: int, covered: Mapping[tuple[str, int, st
         if part.first < first or part.end > end
     ]
     if stray or sum(file.rows for file in files) != rows:
-        hint = "nothing of this round was archived: run it again, and `penstock verify` if it happens again"
-        raise StorageError(f"the log gave other messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint)
+        hint = "nothing was archived in this round: run it again, and run `penstock verify` if it fails again"
+        raise StorageError(
+            f"the log returned different messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint
+        )
 
 
 # Verifying that every message that the log and the archive both hold is the same in both.
@@ -464,24 +466,25 @@ def verify(run: Run, moment: Moment, archive: Archive, queues: Sequence[str]) ->
     if buckets:
         different = differences(log, archived, buckets[:BUCKETS_MAX])
         shown = "; ".join(f"{item.queue}/{item.partition}/{item.offset} is {item.what}" for item in different)
-        raise Damaged(f"archive and log differ: {shown}", hint="the log is right: archive to another directory")
+        raise Damaged(f"archive and log differ: {shown}", hint="the log is correct: archive to another directory")
     return sum(bucket.rows for bucket in in_log.values())
 
 
 EXPLANATION: Final = """\
-Copies the messages of queues to Parquet files by queue and day: zstd, times in µs, sorted by partition and offset, all
-columns of the table of messages. Each run copies what is new since the last one, whatever the last one died of.
+Copies the messages of queues to Parquet files, one directory per queue and day. The files have all columns of the
+messages table, sorted by partition and offset, with times in µs and zstd compression. Each run copies the messages that
+are new since the last run, even if that run failed.
 
-It notes its progress as the group 'archive' of each queue. With the queue's option retention_until_archived, retention
-removes nothing before that group has passed it.
+Progress is recorded as the group 'archive' of each queue. With the queue option retention_until_archived, retention
+removes only messages that this group has passed.
 
---compact joins the small files that frequent runs make. --verify compares every message that the log still has with
-the archive, and the archive's files with their checksums; a difference is an error that names the offsets.
+--compact merges the small files that frequent runs create. --verify compares every message that is still in the log
+with the archive, and the files of the archive with their checksums. A difference is an error that names the offsets.
 """
 
 PIPELINE: Final = Pipeline(
     name="archive",
-    summary="Queues as Parquet files by queue and day, for when retention has removed the messages.",
+    summary="Copy queues to Parquet files by queue and day, to keep messages that retention removes.",
     explanation=EXPLANATION,
     options=ArchiveOptions,
     run=run,

@@ -190,7 +190,7 @@ class Archive:
     def claim(self, identity: str) -> None:
         """Become the archive of this history; refuse if it is that of another, whose offsets are the same numbers."""
         if self.manifest.shard not in ("", identity):
-            raise InvalidField(f"out: {self.out} is an archive of other data", hint="archive to another directory")
+            raise InvalidField(f"out: {self.out} is an archive of different data", hint="archive to another directory")
         if not self.manifest.shard:
             self.manifest = msgspec.structs.replace(self.manifest, shard=identity)
             write_state(self.out / HOME / MANIFEST, self.manifest)
@@ -215,7 +215,7 @@ class Archive:
         if manifest is None:
             if any(generation_of(path) is not None for path in self._stored()):
                 hint = f"restore {HOME}/{MANIFEST} from a backup, or archive to another directory"
-                raise InvalidField(f"out: {self.out} holds an archive without its manifest", hint=hint)
+                raise InvalidField(f"out: {self.out} contains an archive without a manifest", hint=hint)
             manifest = Manifest()
             write_state(self.out / HOME / MANIFEST, manifest)
         return manifest
@@ -253,7 +253,7 @@ class Archive:
                 os.replace(self.stage / file.path, target)
             except FileNotFoundError:
                 hint = "--out must be a directory that all hosts of the cluster share"
-                raise StorageError(f"a file that a task has written is not in {self.stage}", hint=hint) from None
+                raise StorageError(f"a file written by a Spark task is not in {self.stage}", hint=hint) from None
             folders |= {target.parent, target.parent.parent}
             placed.append(msgspec.structs.replace(file, path=path))
         for folder in folders:
@@ -281,7 +281,7 @@ def read_manifest(out: Path) -> Manifest | None:
     manifest = read_state(out / HOME / MANIFEST, Manifest)
     if manifest is not None and manifest.format > FORMAT:
         hint = "use the version of Penstock that wrote it, or a newer one"
-        raise InvalidField(f"out: the archive in {out} is of format {manifest.format}", hint=hint)
+        raise InvalidField(f"out: the archive in {out} has the unknown format {manifest.format}", hint=hint)
     return manifest
 
 
@@ -309,8 +309,8 @@ def archive_of(out: Path) -> Manifest:
     """The manifest of an archive that must exist."""
     manifest = read_manifest(out)
     if manifest is None:
-        hint = f"an archive is a directory with {HOME}/{MANIFEST}, as the archive pipeline makes it"
-        raise InvalidField(f"archive: there is none in {out}", hint=hint)
+        hint = f"an archive is a directory with {HOME}/{MANIFEST}, written by the pipeline `archive`"
+        raise InvalidField(f"archive: no archive in {out}", hint=hint)
     return manifest
 
 

@@ -48,12 +48,12 @@ class BacktestOptions(Options, frozen=True, kw_only=True):
     """Options of `backtest`."""
 
     handler: Annotated[str, Meta(description="module:function; called with each message, sync or async.")]
-    group: Annotated[str, Meta(description="The group whose history it is compared with.")] = DEFAULT_GROUP
-    share: Annotated[float, Meta(description="The part of the messages to run, 0 to 1.", gt=0, le=1)] = 1.0
-    limit: Annotated[int, Meta(description="About how many messages to run.", ge=1)] | None = None
-    timeout_seconds: Annotated[float, Meta(description="How long one message may take.", gt=0)] = 30.0
-    tasks: Annotated[int, Meta(description="Into how many tasks to divide the work.", ge=1)] | None = None
-    samples: Annotated[int, Meta(description="How many messages to show of each kind.", ge=0)] = 10
+    group: Annotated[str, Meta(description="The group whose outcomes to compare with.")] = DEFAULT_GROUP
+    share: Annotated[float, Meta(description="The share of the messages to run, 0 to 1.", gt=0, le=1)] = 1.0
+    limit: Annotated[int, Meta(description="The approximate number of messages to run.", ge=1)] | None = None
+    timeout_seconds: Annotated[float, Meta(description="The time limit for one message.", gt=0)] = 30.0
+    tasks: Annotated[int, Meta(description="The number of Spark tasks to divide the work into.", ge=1)] | None = None
+    samples: Annotated[int, Meta(description="The number of messages to show of each kind.", ge=0)] = 10
 
 
 _processes: dict[Handling, HandlerProcess] = {}  # in a worker of Spark's, which has one at a time
@@ -146,7 +146,7 @@ def run(run: Run) -> Report:
 def check(run: Run) -> None:
     """Refuse a backtest of no queue, and a handler that cannot be imported."""
     if not _queues(run):
-        raise InvalidField("queue: name the queue whose history is to be run", hint="--queue orders")
+        raise InvalidField("queue: name the queue whose history to run", hint="--queue orders")
     check_handler(run.options)
 
 
@@ -154,7 +154,7 @@ def check_handler(options: BacktestOptions) -> None:
     """Try the handler, in a process of its own."""
     module, _, name = options.handler.partition(":")
     if not module or not name:
-        raise InvalidField(f"handler: {options.handler!r} names no function", hint="write module:function")
+        raise InvalidField(f"handler: {options.handler!r} is not a function", hint="write module:function")
     process = HandlerProcess(_setup(options), options.timeout_seconds)
     try:
         process.start()
@@ -230,12 +230,12 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
 def verdict(handler: str, figures: dict[str, Any]) -> str:
     """One line: better, worse, mixed or the same."""
     if not figures["messages"]:
-        return "there are no messages to run"
+        return "no messages to run"
     broken, fixed = figures["broken"], figures["fixed"]
     worked, failed = figures["same"] + broken, figures["failing"] + fixed
     parts = [f"{broken:,} of {worked:,} that were acknowledged would fail" if worked else ""]
     parts += [f"{fixed:,} of {failed:,} that failed would pass" if failed else ""]
-    parts += [f"{figures['other']:,} have nothing to compare with" if figures["other"] else ""]
+    parts += [f"{figures['other']:,} cannot be compared" if figures["other"] else ""]
     # However many it fixes: when something that worked would fail, it is never called better.
     word = {(0, 0): "the same", (1, 0): "worse", (0, 1): "better", (1, 1): "mixed"}[bool(broken), bool(fixed)]
     return f"{handler} is {word}: " + "; ".join(filter(None, parts))
@@ -246,7 +246,7 @@ def confusion(counts: Sequence[Any]) -> Table:
     now = sorted({row.outcome for row in counts})
     cells = {(row.before, row.outcome): row["count"] for row in counts}
     rows = [(was, *(cells.get((was, outcome), 0) for outcome in now)) for was in sorted({row.before for row in counts})]
-    return Table("What happened, and what would now", ("it was", *(f"now {outcome}" for outcome in now)), rows)
+    return Table("Outcomes then and now", ("it was", *(f"now {outcome}" for outcome in now)), rows)
 
 
 def latency(table: DataFrame) -> dict[str, list[float] | None]:
@@ -270,7 +270,7 @@ def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
 
 def _latency_table(times: dict[str, list[float] | None]) -> Table:
     rows = [(when, *(round(ms, 3) for ms in values)) for when, values in times.items() if values]
-    return Table("Latency of what was and would be acknowledged, ms", ("", "p50", "p95", "p99"), rows)
+    return Table("Latency of messages acknowledged then and now, ms", ("", "p50", "p95", "p99"), rows)
 
 
 def errors(table: DataFrame) -> Table:
@@ -294,7 +294,7 @@ def _samples(table: DataFrame, verdict: str, title: str, state: str, error: str,
 
 def _notes(counts: Sequence[Any]) -> list[str]:
     skipped = sum(row["count"] for row in counts if row.outcome == "skipped")
-    note = "the time before runs from the lease to the settlement: messages leased together share it"
+    note = "'before' is the time from lease to settlement; messages leased together share it"
     return [note, *([f"{skipped:,} messages were not run: the handler hung or died too often"] if skipped else [])]
 
 
@@ -310,13 +310,14 @@ PIPELINE: Final = Pipeline(
     name="backtest",
     summary="Run a Python handler over history and compare its outcomes, errors and latency with what happened.",
     explanation=(
-        "Reads messages of the queues given and how a group settled them. Calls the handler with each message, "
-        "in parallel, in processes of its own: it may raise, hang (--timeout-seconds) or crash. Messages look like "
-        "deliveries (payload, json(), key, headers, id, attempt, ack(), nack(), reject() and so on) but nothing is "
-        "settled or pushed; what the handler itself sends elsewhere is sent.\n\n"
-        "A handler that returns has acknowledged; one that raises has failed. Reports what was acknowledged and would "
-        "fail now, what failed and would pass now, the errors by signature, and latencies before and after.\n\n"
-        "The module must be importable where tasks run: --conf spark.submit.pyFiles=handlers.py on a cluster. "
+        "Reads the messages of the given queues, and how a group settled them. Calls the handler with each message, "
+        "in parallel and in separate processes, so the handler may raise, hang (--timeout-seconds) or crash. Messages "
+        "look like deliveries (payload, json(), key, headers, id, attempt, ack(), nack(), reject() and so on), but "
+        "nothing is settled or pushed. Side effects of the handler itself are real.\n\n"
+        "A message counts as acknowledged if the handler returns, and as failed if it raises. The report shows the "
+        "messages that were acknowledged and would fail now, those that failed and would pass now, the errors by "
+        "signature, and the latencies before and after.\n\n"
+        "Spark tasks must be able to import the module: on a cluster, use --conf spark.submit.pyFiles=handlers.py. "
         f"Writes the result of every message to {RESULTS}/ (Parquet), and backtest.json."
     ),
     options=BacktestOptions,

@@ -55,19 +55,19 @@ EXAMPLE: Final = "such as mymodule:enrich, for enrich in mymodule.py"
 class CustomOptions(Options, frozen=True):
     """Options of a pipeline of your own."""
 
-    stream: Annotated[bool, Meta(description="Go on as messages come, in micro-batches, until Ctrl-C.")] = False
-    available_now: Annotated[bool, Meta(description="With --stream: end when all that is there now is done.")] = False
+    stream: Annotated[bool, Meta(description="Keep processing new messages in micro-batches, until Ctrl-C.")] = False
+    available_now: Annotated[bool, Meta(description="With --stream: process the existing messages, then stop.")] = False
     trigger_seconds: Annotated[
-        float, Meta(description="With --stream: from one micro-batch to the next; 0 is at once.", ge=0)
+        float, Meta(description="With --stream: the interval of micro-batches; 0 for none.", ge=0)
     ] = 1.0
     messages_max: (
-        Annotated[int, Meta(description="With --stream: at most this many messages in a micro-batch.", ge=1)] | None
+        Annotated[int, Meta(description="With --stream: the maximum number of messages per micro-batch.", ge=1)] | None
     ) = None
     checkpoint: Annotated[
-        str | None, Meta(description="With --stream: where Spark keeps its place; else 'checkpoint' in --out.")
+        str | None, Meta(description="With --stream: the checkpoint directory; by default 'checkpoint' in --out.")
     ] = None
     fail_on_data_loss: Annotated[
-        bool, Meta(description="Fail when retention has removed what was not read yet; otherwise skip it.")
+        bool, Meta(description="Fail if retention has removed messages that were not read yet; otherwise skip them.")
     ] = True
 
 
@@ -115,8 +115,8 @@ class CustomPipeline:
         sources = ", ".join(self.between.sources)
         about = " ".join((self.function.__doc__ or "").split())
         explanation = (
-            f"It reads what came to {sources} since the last run, passes it through {self.name}, and pushes "
-            f"that to {self.between.sink}, exactly once. With --stream it goes on as messages come."
+            f"Reads the messages that {sources} received since the last run, passes them through {self.name}, and "
+            f"pushes the result to {self.between.sink}, exactly once. With --stream it keeps processing new messages."
         )
         summary = f"From {sources} to {self.between.sink}."
         return Pipeline(self.name, summary, f"{about}\n\n{explanation}".strip(), CustomOptions, self._run)
@@ -124,8 +124,8 @@ class CustomPipeline:
     def _run(self, run: Run) -> Report:
         if run.queues or run.until is not None:
             which = "--queue" if run.queues else "--until"
-            hint = "its source is in its decorator, and a run takes all that has come since the last one"
-            raise InvalidField(f"{which}: a pipeline of your own does not take it", hint=hint)
+            hint = "the decorator names its source, and a run processes everything since the last run"
+            raise InvalidField(f"{which}: a pipeline of your own does not accept it", hint=hint)
         return run_stream(self, run) if run.options.stream else run_batch(self, run)
 
     def applied(self, frame: DataFrame) -> DataFrame:
@@ -134,7 +134,7 @@ class CustomPipeline:
 
         result = self._called(frame)
         if not isinstance(result, DataFrame):
-            hint = "it must return the DataFrame whose rows are to be pushed"
+            hint = "it must return the DataFrame with the rows to push"
             raise InvalidField(f"{self.name} returned {type(result).__name__}, not a DataFrame", hint=hint)
         return result
 
@@ -169,10 +169,10 @@ def pipeline(
     """
     sources = (source,) if isinstance(source, str) else tuple(source)
     if not sources:
-        raise InvalidField("source: no queue is named")
+        raise InvalidField("source: names no queue")
     check_name(sink)
     if any(fnmatchcase(sink, pattern) for pattern in sources):
-        raise InvalidField(f"sink: {sink} is a source too", hint="it would read what it wrote, without end")
+        raise InvalidField(f"sink: {sink} is also a source", hint="the pipeline would read its own output endlessly")
     chosen = None if columns is None else tuple(columns)
     between = Between(
         sources=sources,
@@ -197,7 +197,7 @@ def load(name: str) -> CustomPipeline:
     others = tuple(other for other, value in vars(module).items() if isinstance(value, CustomPipeline))
     if loaded is not None:
         raise InvalidField(
-            f"pipeline: {name} is no pipeline", hint="decorate it with @penstock.pipeline(source=…, sink=…)"
+            f"pipeline: {name} is not a pipeline", hint="decorate it with @penstock.pipeline(source=…, sink=…)"
         )
     hint = suggestion(attribute, others) if others else "decorate a function with @penstock.pipeline(source=…, sink=…)"
     raise InvalidField(f"pipeline: {module_name} has no {attribute!r}", hint=hint)
@@ -210,7 +210,7 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            hint = f"run this where {name.partition('.')[0]} is, or install it; {EXAMPLE}"
+            hint = f"run this in the directory of {name.partition('.')[0]}, or install it; {EXAMPLE}"
             raise InvalidField(f"pipeline: there is no module {name!r}", hint=hint) from None
         raise InvalidField(f"pipeline: {name} needs {error.name!r}, which is not installed") from None
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything
@@ -277,7 +277,7 @@ def following(last: State | None, run: Run, queues: Mapping[str, QueueView]) -> 
         since = None if run.since is None else round(run.since.timestamp() * 1_000_000)
         return State(id=secrets.token_hex(8), run=0, url=run.url, begin=begin, end=_ends(queues), since=since)
     if last.url != run.url:
-        hint = "give another directory with --out for another source"
+        hint = "use another directory for another source, with --out"
         raise InvalidField(f"{run.out} has the state of a pipeline that reads {last.url}, not {run.url}", hint=hint)
     if not last.is_done:
         return last
@@ -362,5 +362,5 @@ def run_stream(pipeline: CustomPipeline, run: Run) -> Report:
     return Report(
         summary=f"{shown()}, in {plural(len(rows), 'micro-batch', 'micro-batches')}",
         figures={"messages": sum(rows.values()), "batches": len(rows)},
-        notes=[f"it goes on from {checkpoint} when it is run again"],
+        notes=[f"the next run continues from {checkpoint}"],
     )

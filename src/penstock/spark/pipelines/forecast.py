@@ -47,12 +47,17 @@ _COLUMNS: Final = ("queue", "partition", "offset", "pushed_at", "available_at")
 class ForecastOptions(Options, frozen=True, kw_only=True):
     """Options of `forecast`."""
 
-    target_age_seconds: Annotated[float, Meta(gt=0, description="How long a message may wait.")] = 60.0
-    horizon_hours: Annotated[int, Meta(ge=1, le=672, description="How far to look ahead.")] = 24
-    workers: Annotated[int, Meta(ge=1, le=10_000, description="Workers from now on, instead of those seen.")] | None = (
-        None
-    )
-    charts: Annotated[int, Meta(ge=0, le=100, description="Draw this many queues, those in most danger.")] = 12
+    target_age_seconds: Annotated[float, Meta(gt=0, description="The longest acceptable wait of a message.")] = 60.0
+    horizon_hours: Annotated[int, Meta(ge=1, le=672, description="The number of hours to forecast.")] = 24
+    workers: (
+        Annotated[
+            int, Meta(ge=1, le=10_000, description="The number of workers to assume, instead of those in the history.")
+        ]
+        | None
+    ) = None
+    charts: Annotated[
+        int, Meta(ge=0, le=100, description="The number of queues to draw, those at most risk first.")
+    ] = 12
 
 
 class QueueHistory(msgspec.Struct, kw_only=True):
@@ -154,16 +159,16 @@ def _look_ahead(item: Forecast, options: ForecastOptions) -> None:
 
 def run(run: Run) -> Report:
     """Forecast every queue and group."""
-    run.progress.step("looking for what is new")
+    run.progress.step("looking for new data")
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
     now = seen(run, messages, events)
     if now.is_empty:
-        return Report(summary="No messages yet: there is nothing to forecast from.")
+        return Report(summary="No messages yet: a forecast needs history.")
     before = unchanged_report(run.out / FILE, now)
     if before is not None:
         return before
-    run.progress.step("adding up hours")
+    run.progress.step("aggregating hours")
     forecasts = [forecast(item, run.options) for item in histories(run, now)]
     run.progress.step("drawing")
     forecasts.sort(key=lambda item: (item.breach_at or datetime.max.replace(tzinfo=UTC), -item.used_max))
@@ -253,9 +258,9 @@ def _report(forecasts: list[Forecast], shown: list[Table], files: list[Path], op
     late = [item for item in forecasts if item.breach_at]
     first = f"; the first is {late[0].history.queue}, at {late[0].breach_at:%Y-%m-%d %H:%M} UTC" if late else ""
     target = f"{options.target_age_seconds:g} s"
-    summary = f"{len(late)} of {len(forecasts)} queues and groups let messages wait longer than {target}"
+    summary = f"In {len(late)} of {len(forecasts)} queues and groups messages wait longer than {target}"
     stopped = _names(item for item in forecasts if item.is_stopped)
-    outage = f" Nobody works on {stopped}, where messages wait." if stopped else ""
+    outage = f" Messages wait but no worker is active: {stopped}." if stopped else ""
     return Report(
         summary=f"{summary}, now or within {options.horizon_hours} hours{first}.{outage}",
         figures={"forecasts": len(forecasts), "breaches": len(late)},
@@ -274,14 +279,16 @@ def _notes(forecasts: list[Forecast]) -> list[str]:
             if item.profile.basis == basis
         ]
         if short:
-            used = "the overall mean" if basis == "mean" else "a day like the others"
-            notes.append(f"less than {needed} of whole hours: {used} is expected for {', '.join(short)}")
+            used = "the overall mean" if basis == "mean" else "the same hour of the day"
+            notes.append(f"less than {needed} of history: the forecast uses {used} for {', '.join(short)}")
     idle = _names(item for item in forecasts if not item.history.per_worker)
     if idle:
-        notes.append(f"nobody has finished anything, so nothing is known about how fast it goes: {idle}")
+        notes.append(f"no message was finished, so the throughput is unknown: {idle}")
     stopped = _names(item for item in forecasts if item.is_stopped)
     if stopped:
-        notes.append(f"messages wait and nobody has worked for longer than they may wait: {stopped}; see 'last worked'")
+        notes.append(
+            f"messages wait, and no worker was active for longer than the target age: {stopped}; see 'last worked'"
+        )
     return notes
 
 
@@ -360,9 +367,9 @@ def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
 
 _TIME = pa.timestamp("us", tz="UTC")
 _METHOD = (
-    "Expected of every hour: the mean of the same hour before. The wait is what has piled up, divided by what the "
-    "workers finish, plus what chance adds (M/M/c, 95th percentile, at most what an hour can build up). Shaded: if "
-    "every hour is as busy as one in ten."
+    "The expected traffic of an hour is the mean of the same hour in the past. The expected wait is the backlog "
+    "divided by the throughput of the workers, plus random variation (M/M/c, 95th percentile, at most what can "
+    "accumulate in an hour). The shaded area assumes that every hour is as busy as the busiest tenth."
 )
 
 
@@ -382,7 +389,7 @@ def write_report(
         sections.append(section("", picture(png, f"Forecast of {name}")))
     report = out / "report.html"
     lead = (
-        f"The next {options.horizon_hours} hours; a message may wait {options.target_age_seconds:g} s. Times are UTC."
+        f"The next {options.horizon_hours} hours, with a target age of {options.target_age_seconds:g} s. Times are UTC."
     )
     report.write_text(page("Forecast of queues", lead, sections), encoding="utf-8")
     return [report, *written]
@@ -455,12 +462,13 @@ def _write(path: Path, table: pa.Table) -> Path:
 
 PIPELINE = Pipeline(
     name="forecast",
-    summary="Arrival and service rates by hour of week, expected waits, when a target age is breached, workers needed.",
-    explanation="""Reads messages and events. Expects of every hour what the same hour of the week brought on average
-(with less than a week of history: the same hour of the day; with less than two days: the mean). Workers are consumer
-names; one finishes as many messages per second as it did while it held leases. What cannot be worked off piles up; on
-top comes the wait that chance makes (M/M/c, 95th percentile). Writes forecast.parquet (a row per queue, group and
-minute), hours.parquet (history) and report.html with a chart for each queue.""",
+    summary="Forecast arrivals, throughput and waits by hour of week, breaches of a target age, and workers needed.",
+    explanation="""Reads messages and events. The forecast for an hour is the mean of the same hour of the week. With
+less than a week of history it is the same hour of the day, and with less than two days the overall mean. A worker is a
+consumer name; its throughput is the number of messages per second that it finished while it held leases. Messages that
+the workers cannot finish accumulate, and random variation adds to the wait (M/M/c, 95th percentile). Writes
+forecast.parquet (a row per queue, group and minute), hours.parquet (the history) and report.html, with a chart for each
+queue.""",
     options=ForecastOptions,
     run=run,
 )

@@ -248,7 +248,7 @@ class HandlerProcess:
             data = self._exchange(framed(call), self._timeout_seconds)
         except _TimedOut:
             self.stop()
-            result = Result("timed_out", f"no answer within {self._timeout_seconds:g} s")
+            result = Result("timed_out", f"timed out after {self._timeout_seconds:g} s")
         else:
             self._used_at = self._clock.monotonic()
             if data is not None:
@@ -273,14 +273,14 @@ class HandlerProcess:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._used_at = self._clock.monotonic()
-        hint = "the handler's module must be where it runs: install it, or send it along: --conf spark.submit.pyFiles=…"
+        hint = "Spark tasks must be able to import the handler: install it there, or use --conf spark.submit.pyFiles=…"
         try:
             answer = self._exchange(framed(self._setup), IMPORT_SECONDS)
         except _TimedOut:
             self.stop()
-            raise InvalidField(f"handler: importing it takes longer than {IMPORT_SECONDS:g} s", hint=hint) from None
+            raise InvalidField(f"handler: the import takes longer than {IMPORT_SECONDS:g} s", hint=hint) from None
         problem: str | None = (
-            f"importing it ends the process: {self._death()}" if answer is None else msgspec.msgpack.decode(answer)
+            f"the import ends the process: {self._death()}" if answer is None else msgspec.msgpack.decode(answer)
         )
         if problem is not None:
             self.stop()

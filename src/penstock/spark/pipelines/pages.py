@@ -159,7 +159,7 @@ def flow_chart(title: str, flow: Flow) -> bytes:
     for (group, values), colour in zip(flow.backlog.items(), CYCLE * len(flow.backlog), strict=False):
         backlog.fill_between(flow.times, values, step="post", color=colour, alpha=0.15, linewidth=0)
         backlog.step(flow.times, values, where="post", color=colour, linewidth=1.2, label=group)
-    _title(backlog, "Not settled yet, by group")
+    _title(backlog, "Unsettled messages, by group")
     # With nothing waiting the scale would be one of tiny parts of a message.
     backlog.set_ylim(bottom=0, top=max(1.0, backlog.get_ylim()[1]))
     backlog.yaxis.get_major_locator().set_params(integer=True)
@@ -190,7 +190,7 @@ def outlook_chart(title: str, outlook: Outlook) -> bytes:
     if highest > 10 * outlook.target_seconds:
         waits.set_yscale("symlog", linthresh=outlook.target_seconds)
         waits.yaxis.set_major_formatter("{x:g}")
-    _title(waits, "Expected wait (seconds); shaded up to a busy week")
+    _title(waits, "Expected wait (seconds); shaded: a busy week")
     waits.set_ylim(bottom=0)
     _legend(waits)
     return _png(figure, waits)

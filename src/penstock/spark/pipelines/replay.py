@@ -239,21 +239,25 @@ PAYLOAD_SHOWN: Final = 60
 class ReplayOptions(Options, frozen=True, kw_only=True):
     """Options of `replay`."""
 
-    to: Annotated[str, msgspec.Meta(description="The queue that the messages go to.")]
-    where: Annotated[str | None, msgspec.Meta(description="Only messages that this SQL condition holds for.")] = None
+    to: Annotated[str, msgspec.Meta(description="The queue to push to.")]
+    where: Annotated[str | None, msgspec.Meta(description="Only messages that match this SQL condition.")] = None
     key: Annotated[tuple[str, ...], msgspec.Meta(description="Only messages with this key.")] = ()
     archive: Annotated[
-        str | None, msgspec.Meta(description="An archive, for what retention has removed from the log.")
+        str | None, msgspec.Meta(description="An archive with the messages that retention has removed.")
     ] = None
-    skip_acked_by: Annotated[str | None, msgspec.Meta(description="Leave out what this group has acknowledged.")] = None
-    per_second: Annotated[float | None, msgspec.Meta(description="Push at most this many messages a second.")] = None
+    skip_acked_by: Annotated[
+        str | None, msgspec.Meta(description="Skip messages that this group has acknowledged.")
+    ] = None
+    per_second: Annotated[
+        float | None, msgspec.Meta(description="The maximum number of messages to push per second.")
+    ] = None
     keep_partition: Annotated[
-        bool, msgspec.Meta(description="Push to the partition of the same name, not to that of the key.")
+        bool, msgspec.Meta(description="Push to the partition with the same name, not to that of the key.")
     ] = False
     id: Annotated[
-        str | None, msgspec.Meta(description="The name of the replay, to go on with it or to do it once more.")
+        str | None, msgspec.Meta(description="The id of the replay, to continue it or to run it once more.")
     ] = None
-    go: Annotated[bool, msgspec.Meta(description="Push; without it nothing is pushed.")] = False
+    go: Annotated[bool, msgspec.Meta(description="Push the messages. Without it nothing is pushed.")] = False
 
 
 def run(run: Run) -> Report:
@@ -261,12 +265,13 @@ def run(run: Run) -> Report:
     plan = _plan(run)
     figures: dict[str, Any] = {"messages": 0, "replay_id": plan.id}
     if plan.is_done:
-        summary = f"replay {plan.id} has ended already: {plural(plan.messages or 0, 'message')} pushed to {plan.to!r}"
-        return Report(summary=summary, figures=figures, notes=["give another --id to push them once more"])
+        pushed = plural(plan.messages or 0, "message")
+        summary = f"replay {plan.id} is already complete: it pushed {pushed} to {plan.to!r}"
+        return Report(summary=summary, figures=figures, notes=["use another --id to push them again"])
     if plan.is_prepared:
         figures["messages"] = _push_slowly(run, plan)
         return Report(
-            summary=f"went on, and has pushed {plural(figures['messages'], 'message')} to {plan.to!r}", figures=figures
+            summary=f"continued, and pushed {plural(figures['messages'], 'message')} to {plan.to!r}", figures=figures
         )
     run.progress.step("selecting")
     selected, notes = selection(run, plan)
@@ -292,8 +297,8 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     # The offsets of other data, such as that which this replaces, are the same numbers for other messages.
     is_other = manifest.shard not in ("", shard)
     if is_other and plan.skip_acked_by is not None:
-        hint = "what was acknowledged is only known of an archive of the same data; leave --skip-acked-by out"
-        raise InvalidField(f"archive: {plan.archive} is of other data than {plan.url}", hint=hint)
+        hint = "omit --skip-acked-by: acknowledgements are known only for an archive of the same data"
+        raise InvalidField(f"archive: {plan.archive} is an archive of different data than {plan.url}", hint=hint)
     known = {*moment.queues, *manifest.covered}
     queues = names_like(known, plan.queues, f"{plan.url}, with the archive," if plan.archive else plan.url)
     if not queues:
@@ -314,7 +319,7 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     _check_group(moment, live, plan.skip_acked_by)
     events = table(run.spark, plan.url, live, "events", plan.since)
     starts = _starts(moment, live) if archived else {}
-    notes = [f"what is only in the archive counts as acknowledged by {plan.skip_acked_by!r}"] if archived else []
+    notes = [f"messages only in the archive count as acknowledged by {plan.skip_acked_by!r}"] if archived else []
     return unacked(messages, events, plan.skip_acked_by, starts), notes
 
 
@@ -343,12 +348,12 @@ def _plan(run: Run) -> Plan:
 def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
     keep(run.out, plan)
     if run.options.per_second is not None:
-        run.progress.step("putting messages in order")
+        run.progress.step("sorting messages")
         folder = folder_of(run.out, plan.id)
         prepare(selected, folder, keep_partition=plan.keep_partition)
         if not prepared_count(folder):
             hint = "--out must be a directory that all hosts of the cluster share"
-            raise StorageError(f"the messages that tasks have put in order are not in {folder}", hint=hint)
+            raise StorageError(f"the messages sorted by Spark tasks are not in {folder}", hint=hint)
         plan = msgspec.structs.replace(plan, portion=portion_rows(run.options.per_second))
         keep(run.out, plan)
         _push_slowly(run, plan)
@@ -400,7 +405,7 @@ def _sample(selected: DataFrame) -> Table:
     payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
     first = selected.orderBy(*ORDER).limit(SAMPLE)
     rows = first.select(id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
-    return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
+    return Table("the first messages", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
 
 
 def _shown(time: Column) -> Column:
@@ -510,7 +515,7 @@ def _check_same(known: Plan, plan: Plan) -> None:
         if getattr(known, name) != getattr(plan, name):
             raise InvalidField(
                 f"{name}: replay {known.id!r} began with {getattr(known, name)!r}, not {getattr(plan, name)!r}",
-                hint="ask for the same as then, or give another --id",
+                hint="use the same options as then, or another --id",
             )
 
 
@@ -519,20 +524,21 @@ def _check_none_open(out: Path, plan: Plan) -> None:
         other = read_state(path, Plan)
         if other is None or other.is_done or any(getattr(other, name) != getattr(plan, name) for name in _WHAT):
             continue
-        hint = f"go on with it: --id {other.id}; or give an --id of your own for a new one"
-        raise InvalidField(f"id: the replay {other.id!r} of the same messages has not ended", hint=hint)
+        hint = f"continue it with --id {other.id}, or choose another --id for a new replay"
+        raise InvalidField(f"id: the replay {other.id!r} of the same messages is not complete", hint=hint)
 
 
 EXPLANATION: Final = """\
-Selects messages of the past and pushes them to a queue: those of --queue, pushed between --since and --until, that
---where and --key hold for, without what --skip-acked-by has acknowledged. With --archive what retention has removed
-from the log comes from there. A run without --go only says what it would push.
+Selects past messages and pushes copies of them to a queue: messages of --queue that were pushed between --since and
+--until and match --where and --key, except those that the group --skip-acked-by has acknowledged. With --archive,
+messages that retention has removed from the log are read from the archive. Without --go, a run only shows what it would
+push.
 
-A replayed message has its payload, key, headers, priority, content type, trace and number of attempts; the header
-penstock-replayed-from names the message that it was. Its delay, time to live and deduplication key are left out.
+A copy has the payload, key, headers, priority, content type, trace and maximum number of attempts of the original. The
+header penstock-replayed-from names the original. Delay, time to live and deduplication key are not copied.
 
-Each message goes in once: a replay has an id, and one that is run again goes on where it was, or says that it is done.
-With --per-second the messages are first put in order, oldest first, and then pushed a second's worth at a time.
+Each message is pushed exactly once. A replay has an id: if you run it again, it continues where it stopped, or reports
+that it is complete. With --per-second, the messages are sorted first, oldest first, and then pushed at that rate.
 """
 
 
@@ -540,7 +546,7 @@ def check(run: Run) -> None:
     """Refuse a replay without queues, with an invalid target or rate, or from an archive that does not exist."""
     options: ReplayOptions = run.options
     if not run.queues:
-        raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
+        raise InvalidField("queue: name the queue whose messages to replay", hint="--queue orders")
     if options.per_second is not None and options.per_second <= 0:
         raise InvalidField(f"--per-second: {options.per_second:g} is not more than 0")
     check_name(options.to)
@@ -552,7 +558,7 @@ def check(run: Run) -> None:
 
 PIPELINE: Final = Pipeline(
     name="replay",
-    summary="Messages of the past, by time, condition and key, pushed to a queue again; dry run first.",
+    summary="Push past messages to a queue again, selected by time, condition and key. A dry run by default.",
     explanation=EXPLANATION,
     options=ReplayOptions,
     run=run,

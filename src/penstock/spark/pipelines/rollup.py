@@ -59,12 +59,12 @@ class RollupOptions(Options, frozen=True, kw_only=True):
 
     key_prefix: Annotated[
         str | None,
-        Meta(description="Also by the beginning of the key: a number of characters, or all before a delimiter."),
+        Meta(description="Also group by a prefix of the key: a number of characters, or a delimiter after the prefix."),
     ] = None
-    lateness_seconds: Annotated[float, Meta(ge=0, description="How far back to look for what came late.")] = 3600.0
-    sizes: Annotated[bool, Meta(description="Add up the bytes of payloads; they must be read for it.")] = True
-    charts: Annotated[int, Meta(ge=0, le=100, description="Draw charts of this many queues, the busiest.")] = 12
-    rebuild: Annotated[bool, Meta(description="Begin again, from what history still holds.")] = False
+    lateness_seconds: Annotated[float, Meta(ge=0, description="How far back to look for late data.")] = 3600.0
+    sizes: Annotated[bool, Meta(description="Sum up the bytes of payloads. This reads all payloads.")] = True
+    charts: Annotated[int, Meta(ge=0, le=100, description="The number of queues to draw, busiest first.")] = 12
+    rebuild: Annotated[bool, Meta(description="Start over, with the history that still exists.")] = False
 
 
 def run(run: Run) -> Report:
@@ -72,7 +72,7 @@ def run(run: Run) -> Report:
     options: RollupOptions = run.options
     files = RollupFiles(run.out)
     state = files.open(run.url, options.key_prefix, is_rebuild=options.rebuild)
-    run.progress.step("looking for what is new")
+    run.progress.step("looking for new data")
     since = _look_from(run, state)
     with (
         persisted(_new_pushes(run, state, since)) as pushes,
@@ -203,11 +203,11 @@ def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: in
     new = f"{plural(pushed, 'push', 'pushes')} and {plural(settled, 'outcome')} added"
     added = f"{new}; {plural(len(dates), 'date')} written."
     return Report(
-        summary=added if is_new else "Nothing new: the tables are up to date, and the report is drawn again.",
+        summary=added if is_new else "Nothing new: the tables are up to date; the report was drawn again.",
         figures={"pushed": pushed, "events": settled, "dates": len(dates)},
         tables=shown,
         files=[str(run.out / "tables"), *map(str, pages)],
-        notes=[] if run.options.sizes else ["bytes are 0, since payloads were not read"],
+        notes=[] if run.options.sizes else ["bytes are 0 because payloads were not read (--sizes)"],
     )
 
 
@@ -259,8 +259,8 @@ class RollupFiles:
         state = stored if stored and not is_rebuild else state
         for name, was, value in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
             if was != value:
-                hint = "give another directory with --out, or begin again with --rebuild"
-                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {value}", hint=hint)
+                hint = "use another directory with --out, or start over with --rebuild"
+                raise InvalidField(f"--{name}: {self.out} was created with {was}, not {value}", hint=hint)
         shutil.rmtree(self._staged, ignore_errors=True)
         if not is_rebuild:
             self._sweep(state)
@@ -313,7 +313,7 @@ class RollupFiles:
         staged = sorted(self._staged.glob("grain=*/date=*/*.parquet"))
         if not staged:
             hint = "with workers on other machines, --out must be a directory that all of them share"
-            raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
+            raise InvalidField(f"--out: the files that Spark wrote to {self.out} are not visible here", hint=hint)
         for path in staged:
             target = self.folder / path.relative_to(self._staged).parent / _name(generation)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -413,7 +413,7 @@ def write_report(out: Path, rollup: Rollup, shown: Sequence[Table], *, queues_ma
         written[-1].write_bytes(png)
     left = len(traffic) - len(written)
     lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {rollup.grain}."
-    lead += f" {left} quieter queues are not drawn." if left else ""
+    lead += f" {left} queues with less traffic are not drawn." if left else ""
     report = out / "report.html"
     report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
     return [report, *written]
@@ -460,12 +460,12 @@ def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, 
 
 PIPELINE = Pipeline(
     name="rollup",
-    summary="Counts, bytes, waits and processing times per minute, hour and day, with charts.",
-    explanation="""Reads messages and events. Writes Parquet below tables/, partitioned by grain (minute, hour, day) and
-date: pushed, bytes, delivered, acked, retried, returned, dead, dropped, and p50, p95, p99 of waits and processing
-times, per queue, group and (with --key-prefix) beginning of the key. Pushes are in rows whose group is null. A further
-run adds what is new, late events included; percentiles of hours and days come from sketches that add up exactly.
-Also writes report.html, which needs nothing beside it, and a PNG per queue.""",
+    summary="Aggregate counts, bytes, waiting and processing times by minute, hour and day, with charts.",
+    explanation="""Reads messages and events. Writes Parquet files to tables/, partitioned by grain (minute, hour, day)
+and date: pushed, bytes, delivered, acked, retried, returned, dead, dropped, and p50, p95, p99 of waiting and processing
+times, per queue, group and (with --key-prefix) prefix of the key. Pushes are in rows whose group is null. The next run
+adds what is new, including late events. Percentiles of hours and days come from mergeable sketches. Also writes
+report.html, a self-contained page, and a PNG per queue.""",
     options=RollupOptions,
     run=run,
     check=check,

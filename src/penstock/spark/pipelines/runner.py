@@ -59,7 +59,7 @@ def find(name: str) -> Pipeline:
         return load(name).pipeline
     if name not in names():
         hint = f"a function of your own is named module:function; {suggestion(name, names())}"
-        raise InvalidField(f"pipeline: there is none called {name!r}", hint=hint)
+        raise InvalidField(f"pipeline: there is no pipeline {name!r}", hint=hint)
     pipeline: Pipeline = importlib.import_module(f"{_HOME}.{MODULES[name]}").PIPELINE
     return pipeline
 
@@ -87,8 +87,8 @@ def _refuse_others(pipeline: Pipeline, out: Path) -> None:
         earlier = records(out)
     others = [record.pipeline for record in earlier if record.report is not None and record.pipeline != pipeline.name]
     if others:
-        hint = f"give {pipeline.name} a directory of its own"
-        raise InvalidField(f"out: {out} has the files of {others[-1]}", hint=hint)
+        hint = f"use a separate directory for {pipeline.name}"
+        raise InvalidField(f"out: {out} contains files of the pipeline {others[-1]}", hint=hint)
 
 
 def default_out(name: str) -> Path:

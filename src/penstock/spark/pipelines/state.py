@@ -40,8 +40,8 @@ def read_state(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        hint = "move it away to start over, or give another directory with --out"
-        raise InvalidField(f"{path} holds no state that this pipeline could go on from: {error}", hint=hint) from None
+        hint = "move it away to start over, or use another directory with --out"
+        raise InvalidField(f"{path} has no state that this pipeline can continue from: {error}", hint=hint) from None
 
 
 def write_state(path: Path, value: Any) -> None:
@@ -74,8 +74,8 @@ def locked(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            hint = "wait for it, or give another directory with --out"
-            raise DirectoryInUse(f"another run is at work in {out}", hint=hint) from None
+            hint = "wait for it, or use another directory with --out"
+            raise DirectoryInUse(f"another run is in progress in {out}", hint=hint) from None
         yield
 
 

@@ -293,25 +293,25 @@ class TracesOptions(Options, frozen=True, kw_only=True):
     """Options of `traces`."""
 
     trace: Annotated[
-        str | None, Meta(description="Only this trace: its 32 digits, or the traceparent of a message.")
+        str | None, Meta(description="Only this trace: its 32 hexadecimal digits, or the traceparent of a message.")
     ] = None
-    top: Annotated[int, Meta(ge=1, le=1000, description="Show this many of the slowest traces.")] = 20
+    top: Annotated[int, Meta(ge=1, le=1000, description="The number of slowest traces to show.")] = 20
     stuck_seconds: Annotated[
-        float, Meta(ge=0, description="A trace is stuck when nothing has happened to an open message for this time.")
+        float, Meta(ge=0, description="A trace is stuck if an open message had no event for this time.")
     ] = 300.0
 
 
 def run(run: Run) -> Report:
     """Write hops and traces, draw the slowest."""
     options: TracesOptions = run.options
-    run.progress.step("looking for what is new")
+    run.progress.step("looking for new data")
     messages, events = run.messages(columns=_MESSAGES), run.events()
     if options.trace is not None:
         messages = _only(messages, options.trace)
     now = seen(run, messages.where("trace_id is not null"), events.select("count", "settled_at"))
     if options.trace is not None and not now.messages:
         hint = "see the column trace_id of the messages; check --since"
-        raise InvalidField(f"--trace: there is no message of {options.trace}", hint=hint)
+        raise InvalidField(f"--trace: no message has the trace {options.trace}", hint=hint)
     before = unchanged_report(run.out / FILE, now)
     if before is not None:
         return before
@@ -326,7 +326,7 @@ def run(run: Run) -> Report:
 def check(run: Run) -> None:
     """Refuse an empty trace."""
     if run.options.trace is not None and not run.options.trace.strip():
-        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
+        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or the traceparent of a message")
 
 
 def _only(messages: DataFrame, text: str) -> DataFrame:
@@ -344,7 +344,7 @@ def _write(frame: DataFrame, target: Path) -> None:
     frame.coalesce(4).write.mode("overwrite").parquet(str(beside))
     if not any(beside.glob("*.parquet")):
         hint = "with workers on other machines, --out must be a directory that all of them share"
-        raise InvalidField(f"--out: what Spark has written to {beside.parent} is not to be seen here", hint=hint)
+        raise InvalidField(f"--out: the files that Spark wrote to {beside.parent} are not visible here", hint=hint)
     shutil.rmtree(target, ignore_errors=True)
     beside.replace(target)
 
@@ -387,8 +387,8 @@ LEGEND: Final = (
     "<p class='note'>"
     f"<b style='color:{WAIT_COLOUR}'>■</b> waiting &nbsp; "
     f"<b style='color:{WORK_COLOUR}'>■</b> from first lease to end &nbsp; "
-    f"<b style='color:{FAILED_COLOUR}'>■</b> the same, failed &nbsp; "
-    f"<b style='color:{OPEN_COLOUR}'>■</b> not ended yet &nbsp; "
+    f"<b style='color:{FAILED_COLOUR}'>■</b> failed &nbsp; "
+    f"<b style='color:{OPEN_COLOUR}'>■</b> in progress &nbsp; "
     f"<b style='color:{_MARK}'>│</b> on the critical path</p>"
 )
 
@@ -524,7 +524,7 @@ def timeline_page(journeys: DataFrame, traces: DataFrame, shown: Sequence[Table]
         note = f"{len(hops) - HOPS_DRAWN_MAX} more hops are not drawn." if len(hops) > HOPS_DRAWN_MAX else ""
         body = gantt(hops[:HOPS_DRAWN_MAX], FAILED)
         sections.append(section(f"{trace} · {duration(hops[0]['duration_ms'])} · {hops[0]['status']}", body, note))
-    return page("Journeys of messages", f"The {len({row['trace'] for row in rows})} slowest traces.", sections)
+    return page("Message traces", f"The {len({row['trace'] for row in rows})} slowest traces.", sections)
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -542,12 +542,12 @@ def _percent(value: float | None) -> float | None:
 
 PIPELINE = Pipeline(
     name="traces",
-    summary="Journeys of messages across queues by trace id: timeline, critical path, slowest hops, stuck traces.",
-    explanation="""Reads messages that carry a trace and the events of them. Writes hops/ (one row per message and
-group: pushed, leased, settled, wait, processing, outcome, what led to it, whether it was on the critical path),
-traces/ (one row per trace: duration, critical path, status) and timeline.html with the slowest traces, or the one of
---trace. A message says which span pushed it but not which message that was about, so what led to it is found out from
-origins of dead letters, spans and times.""",
+    summary="Follow messages across queues by trace id: timeline, critical path, slowest hops, stuck traces.",
+    explanation="""Reads messages that have a trace, and their events. Writes hops/ (one row per message and group:
+pushed, leased, settled, wait, processing, outcome, parent, whether it was on the critical path), traces/ (one row per
+trace: duration, critical path, status) and timeline.html with the slowest traces, or with --trace. A message records
+the span that pushed it, but not the message that the span was processing, so parents are inferred from spans, times and
+the origins of dead letters.""",
     options=TracesOptions,
     run=run,
     check=check,

@@ -46,14 +46,16 @@ _ORIGINS: Final = ("queue", "partition", "offset", "key", "payload", "headers", 
 class TriageOptions(Options, frozen=True, kw_only=True):
     """Options of `dlq-triage`."""
 
-    all: Annotated[bool, Meta(description="Also letters that were redriven, acked or discarded since.")] = False
-    group: Annotated[str | None, Meta(description="Only what died in this consumer group.")] = None
-    limit: Annotated[int, Meta(description="How many groups to report, the largest first.", ge=1)] = 50
-    share: Annotated[float, Meta(description="How many of a group must have a fact in common, 0 to 1.", gt=0, le=1)] = (
-        0.9
-    )
-    healthy: Annotated[int, Meta(description="Acknowledged messages of each queue to compare with.", ge=0)] = 10_000
-    again: Annotated[bool, Meta(description="Look again although nothing has died since the last run.")] = False
+    all: Annotated[bool, Meta(description="Include letters that were redriven, acked or discarded.")] = False
+    group: Annotated[str | None, Meta(description="Only letters that died in this consumer group.")] = None
+    limit: Annotated[int, Meta(description="The number of groups to report, largest first.", ge=1)] = 50
+    share: Annotated[
+        float, Meta(description="The share of a group that must have a fact in common, 0 to 1.", gt=0, le=1)
+    ] = 0.9
+    healthy: Annotated[
+        int, Meta(description="The number of acknowledged messages per queue to compare with.", ge=0)
+    ] = 10_000
+    again: Annotated[bool, Meta(description="Analyse again, even if nothing has died since the last run.")] = False
 
 
 def letter_groups(letters: DataFrame) -> DataFrame:
@@ -150,7 +152,7 @@ def _examined(
     run.progress.step("comparing payloads")
     # A queue that was deleted has left its dead letters, and nothing to compare them with.
     facts = _facts(run, options, letters, groups, sorted({group.queue for group in groups} & queues))
-    run.progress.step("looking for filters")
+    run.progress.step("finding filters")
     filters = {group.who: filter_of(group) for group in groups}
     taken = taken_by(letters, list(filters.values()))
     small = [group.who for group in groups if needs_ids(filters[group.who], taken, group.letters)]
@@ -418,16 +420,18 @@ def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
     """For people."""
     groups, files = triage.groups, [file] if file else []
     if not groups:
-        return Report(summary="there are no dead letters", figures={"letters": 0, "groups": 0}, files=files)
+        return Report(summary="no dead letters", figures={"letters": 0, "groups": 0}, files=files)
     summary = f"{plural(triage.letters, 'dead letter')} in {plural(len(groups), 'group')}"
-    notes = ["nothing has changed since the last run: this is its report (--again looks again)"] if is_old else []
+    notes = ["nothing has changed since the last run: this is its report (--again analyses again)"] if is_old else []
     for group in groups:
         # Not in a table, which would break the command up on a narrow screen.
         notes.append(f"redrive {group.id}: {group.redrive}")
         if group.redrive_takes_others:
-            notes.append(f"no filter takes {group.id} alone: the command takes {group.redrive_takes_others} others too")
+            notes.append(
+                f"no filter selects {group.id} alone: the command also redrives {group.redrive_takes_others} others"
+            )
     if rest := triage.letters - sum(group.letters for group in groups):
-        notes.append(f"{rest:,} more letters are in smaller groups: --limit shows more of them")
+        notes.append(f"{rest:,} more letters are in smaller groups; use --limit to show more groups")
     return Report(
         summary=summary,
         figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(item.is_new for item in groups)},
@@ -460,7 +464,7 @@ def _shared_table(groups: Sequence[LetterGroup]) -> Table:
         for group in groups
         for fact in group.shared
     ]
-    return Table("What they share", ("id", "share", "fact", "of healthy", "of other dead"), rows)
+    return Table("What they have in common", ("id", "share", "fact", "of healthy", "of other dead"), rows)
 
 
 def _samples_table(groups: Sequence[LetterGroup]) -> Table:
@@ -491,15 +495,16 @@ def _cut(text: str) -> str:
 
 PIPELINE: Final = Pipeline(
     name="dlq-triage",
-    summary="Dead letters grouped by error and by what their payloads share, with a command to redrive each group.",
+    summary="Group dead letters by error, show what their payloads have in common, and how to redrive each group.",
     explanation=(
-        "Reads the dead-letter queues of the queues given (all by default), their later state, and a sample "
-        "of acknowledged messages of the queues where they died.\n\n"
-        "Letters with the same error, but for the data in it, are one group: numbers, ids, paths, times, addresses and "
-        "quoted text do not count; the deepest frames of your own code do. For each group it says what nearly all of "
-        "its messages have and healthy ones have not: values, missing or new fields, types, key prefixes, headers, "
-        "producers, consumers. And it gives the command that redrives the group and no other letter, having counted "
-        f"what the command would take.\n\nWrites {FILE}. Letters that were dealt with are left out, unless --all."
+        "Reads the dead-letter queues of the given queues (all by default), their later state, and a sample "
+        "of acknowledged messages of the queues where the letters died.\n\n"
+        "Letters with the same error form a group. Numbers, ids, paths, times, addresses and quoted text in the error "
+        "are ignored; the innermost frames of your own code are compared. For each group, the report shows what nearly "
+        "all of its messages have in common and healthy messages do not: values, missing or new fields, types, key "
+        "prefixes, headers, producers, consumers. It also shows a command that redrives only this group, and counts "
+        f"the letters that the command would affect.\n\nWrites {FILE}. Letters that were redriven, acked or discarded "
+        "are omitted, unless --all is given."
     ),
     options=TriageOptions,
     run=run,

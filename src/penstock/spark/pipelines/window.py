@@ -142,7 +142,7 @@ def checked(spec: WindowSpec) -> WindowSpec:
         except PenstockError as error:
             raise InvalidField(error.message, hint=error.hint) from None
     if spec.source == spec.sink:
-        raise InvalidField(f"sink: {spec.sink!r} is the source too: windows would be counted again without end")
+        raise InvalidField(f"sink: {spec.sink!r} is also the source, so windows would be counted again endlessly")
     _check_shape(spec)
     seconds_of(spec.lateness, "lateness", is_zero_allowed=True)
     _check_aggregates(spec)
@@ -161,18 +161,20 @@ def _check_shape(spec: WindowSpec) -> None:
         if name in needed and value is None:
             raise InvalidField(f"window.{name}: a {shape.type} window needs it", hint=f'{name} = "5m"')
         if name not in needed and value is not None:
-            raise InvalidField(f"window.{name}: a {shape.type} window has none", hint=f"it has {', '.join(needed)}")
+            raise InvalidField(
+                f"window.{name}: a {shape.type} window does not have it", hint=f"it has {', '.join(needed)}"
+            )
         if value is not None:
             seconds_of(value, f"window.{name}")
     if shape.type == "sliding" and seconds_of(shape.slide, "window.slide") > seconds_of(shape.size, "window.size"):
-        raise InvalidField("window.slide: it is longer than the size, so events between two windows would be lost")
+        raise InvalidField("window.slide: longer than the size, so events between two windows would be lost")
     if shape.type == "session" and spec.mode == "update":
-        raise InvalidField("mode: sessions grow together, so they are emitted when they are over", hint="use append")
+        raise InvalidField("mode: sessions can merge, so they are emitted only when they have ended", hint="use append")
 
 
 def _check_aggregates(spec: WindowSpec) -> None:
     if not spec.aggregates:
-        raise InvalidField("aggregates: nothing is computed", hint='[[aggregates]] with function = "count"')
+        raise InvalidField("aggregates: there are none", hint='[[aggregates]] with function = "count"')
     names = [START, END, *spec.keys]
     for number, aggregate in enumerate(spec.aggregates):
         where = f"aggregates[{number}]"
@@ -185,7 +187,7 @@ def _check_aggregates(spec: WindowSpec) -> None:
             _check_field(aggregate.field, f"{where}.field")
         if aggregate.shown in names:
             hint = f'name = "{aggregate.shown}_2"'
-            raise InvalidField(f"{where}.name: {aggregate.shown!r} is there already", hint=hint)
+            raise InvalidField(f"{where}.name: {aggregate.shown!r} exists already", hint=hint)
         names.append(aggregate.shown)
 
 
@@ -193,7 +195,7 @@ def _check_field(name: str, where: str) -> None:
     if not _FIELD.fullmatch(name):
         raise InvalidField(f"{where}: {name!r} is not the name of a field", hint="fields inside fields are a.b.c")
     if name == MESSAGE[:-1]:
-        raise InvalidField(f"{where}: {name!r} is the message itself, so a field of that name cannot be used")
+        raise InvalidField(f"{where}: {name!r} stands for the message, so a field of that name cannot be used")
     column = name.removeprefix(MESSAGE)
     if name.startswith(MESSAGE) and column.split(".")[0] not in MESSAGE_COLUMNS:
         hint = suggestion(column, MESSAGE_COLUMNS)
@@ -238,12 +240,14 @@ class WindowOptions(Options, frozen=True, kw_only=True):
     """Options of `window`."""
 
     spec: Annotated[str, Meta(description="A TOML file, or module:NAME of a WindowSpec in Python.")]
-    available_now: Annotated[bool, Meta(description="Take what is there, then stop.")] = False
-    preview: Annotated[int, Meta(description="Show this many windows over history, and push nothing.", ge=1)] | None = (
+    available_now: Annotated[bool, Meta(description="Process the existing messages, then stop.")] = False
+    preview: (
+        Annotated[int, Meta(description="Show this number of windows over history, without pushing.", ge=1)] | None
+    ) = None
+    trigger_seconds: Annotated[float, Meta(description="The interval of micro-batches.", ge=0)] = 1.0
+    messages_max: Annotated[int, Meta(description="The maximum number of messages per micro-batch.", ge=1)] | None = (
         None
     )
-    trigger_seconds: Annotated[float, Meta(description="How often a micro-batch starts.", ge=0)] = 1.0
-    messages_max: Annotated[int, Meta(description="Messages of one micro-batch.", ge=1)] | None = None
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,10 +295,10 @@ def run(run: Run) -> Report:
 def check(run: Run) -> None:
     """Refuse a spec that is none, queues beside it, and a stream with an end."""
     if run.queues:
-        raise InvalidField("queue: the spec names the queues", hint="leave --queue out")
+        raise InvalidField("queue: the spec names the queue", hint="omit --queue")
     find_spec(run.options.spec)
     if run.options.preview is None and run.until is not None:
-        raise InvalidField("until: a stream has no end", hint="--preview shows windows over a time that has passed")
+        raise InvalidField("until: a stream has no end", hint="use --preview to see windows over past messages")
 
 
 def find_spec(name: str) -> WindowSpec:
@@ -310,7 +314,7 @@ def find_spec(name: str) -> WindowSpec:
         raise InvalidField(f"spec: {module!r} cannot be imported: {error}") from None
     if not isinstance(spec, WindowSpec):
         raise InvalidField(
-            f"spec: {name} is no WindowSpec", hint="NAME = WindowSpec(source=…, sink=…, window=Shape(…))"
+            f"spec: {name} is not a WindowSpec", hint="NAME = WindowSpec(source=…, sink=…, window=Shape(…))"
         )
     return checked(spec)
 
@@ -322,8 +326,8 @@ def _keep(run: Run, spec: WindowSpec) -> None:
     if before is not None and before != now:
         changed = [name for name in WindowSpec.__struct_fields__ if getattr(before.spec, name) != getattr(spec, name)]
         what = f"{', '.join(changed)} changed" if changed else f"it ran on {before.url}"
-        hint = "give another --out to start over, or remove that directory"
-        raise InvalidField(f"spec: {what} since {run.out} was begun, and its state is of no use to it", hint=hint)
+        hint = "use another --out to start over, or remove that directory"
+        raise InvalidField(f"spec: {what} since {run.out} was created, so its state cannot be used", hint=hint)
     write_state(path, now)
 
 
@@ -367,13 +371,15 @@ def _stream(run: Run, spec: WindowSpec) -> Report:
 
 def _report(run: Run, spec: WindowSpec, counts: StreamCounts) -> Report:
     figures = counts.figures
-    notes = [f"it goes on from {run.out} when it is run again"]
+    notes = [f"the next run continues from {run.out}"]
     if spec.mode == "append" and counts.watermark:
         notes.append(f"windows that end after {counts.watermark} are still open")
     if figures["late"]:
-        notes.append(f"{figures['late']:,} came too late for their window and were dropped: allow more lateness?")
+        notes.append(
+            f"{figures['late']:,} messages arrived too late for their window and were dropped; consider more lateness"
+        )
     if figures["untimed"]:
-        notes.append(f"{figures['untimed']:,} messages have no time in {spec.event_time!r} and are in no window")
+        notes.append(f"{figures['untimed']:,} messages have no time in {spec.event_time!r} and are not in any window")
     came = f"{plural(figures['messages'], 'message')} of {spec.source} became"
     has_new = figures["messages"] or figures["windows"]
     return Report(
@@ -442,7 +448,7 @@ def _schema(types: dict[str, Any]) -> str:
         for part in above:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
+                raise InvalidField(f"fields: {name!r} is inside a field that is itself used as a value")
         node[last] = TYPES[kind]
     return _ddl(tree) if tree else ""
 
@@ -473,12 +479,10 @@ def _accepted(fields: DataFrame, spec: WindowSpec) -> Column:
         condition = f.expr(spec.filter)
         kind = fields.select(condition).schema[0].dataType.simpleString()
     except (AnalysisException, ParseException) as error:
-        hint = (
-            'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
-        )
+        hint = 'declare the fields that it uses: [fields] total = "float"; columns of the message are message.key …'
         raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
     if kind != "boolean":
-        raise InvalidField(f"filter: it gives {kind}, not true or false")
+        raise InvalidField(f"filter: its type is {kind}, not boolean")
     return f.coalesce(condition, f.lit(False))
 
 
@@ -544,15 +548,15 @@ def as_messages(rows: DataFrame, spec: WindowSpec) -> DataFrame:
 
 PIPELINE: Final = Pipeline(
     name="window",
-    summary="Tumbling, sliding and session windows over event time, from one queue to another.",
+    summary="Aggregate tumbling, sliding and session windows over event time, from one queue to another.",
     explanation=(
-        "A spec in TOML or Python says what to read, by which fields to group, how to cut time and what to compute. "
-        "Runs as a stream: a window becomes one message of the sink, JSON with its start, end, keys and figures, when "
-        "the watermark (the latest event time less the lateness) has passed its end; in mode update whenever it "
-        "changes. Events that come later are dropped and counts. Each window is pushed exactly once, also when the "
-        "run is killed: the checkpoint in the directory of the run (--out) knows what was done.\n\n"
-        "--available-now takes what is there and stops; run it again to go on. --preview 20 shows windows over history "
-        "and pushes nothing: a good way to write a spec."
+        "A spec in TOML or Python declares what to read, the fields to group by, the windows and what to compute. It "
+        "runs as a stream. When the watermark (the latest event time minus the lateness) passes the end of a window, "
+        "the window is pushed to the sink as one JSON message with its start, end, keys and figures; in mode update, "
+        "whenever it changes. Events that arrive later are dropped and counted. Each window is pushed exactly once, "
+        "even if the run is killed: the checkpoint in the directory of the run (--out) records the progress.\n\n"
+        "--available-now processes the existing messages and stops; the next run continues. --preview 20 shows windows "
+        "over history without pushing anything, which helps to write a spec."
     ),
     options=WindowOptions,
     run=run,
