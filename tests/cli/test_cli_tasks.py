@@ -165,8 +165,8 @@ def test_workers_are_listed(ps, run, no_time_passes):
     run_operation(ps.session, ops.HeartbeatWorker(info))
 
     assert lines(run("workers").out) == [
-        "worker state queues running abandoned  done failed cpu   memory   heard",
-        "web-1  alive mail      3/16         0 1,204      0 0 % 15.8 KiB 12s ago",
+        "worker state queues running abandoned  done failed cpu   memory last seen",
+        "web-1  alive mail      3/16         0 1,204      0 0 % 15.8 KiB   12s ago",
     ]
     assert run("workers", "--json").json[0]["worker_id"] == "web-1"
 

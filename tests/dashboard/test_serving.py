@@ -65,7 +65,7 @@ def test_a_broker_without_a_build_says_so_when_it_starts(monkeypatch, capsys, tm
     address = SimpleNamespace(protocol="http", url="http://127.0.0.1:7711")
     started = SimpleNamespace(role="", durability="fsync", data="d", queues=0, addresses=[address], header_file="")
     _say(started)
-    assert "Without its dashboard" in capsys.readouterr().out
+    assert "The dashboard is not built" in capsys.readouterr().out
 
 
 def test_a_prefix_that_is_not_a_path_is_ignored(browser):

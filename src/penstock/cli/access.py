@@ -91,7 +91,7 @@ def list_keys(broker: Broker, as_json: AsJson = False) -> None:
     """List API keys, without their secrets."""
     with broker.opened() as ps:
         keys = ps.access.keys()
-    headings = ("id", "name", "namespace", "grants", "made", "expires")
+    headings = ("id", "name", "namespace", "grants", "created", "expires")
     output.write_list(keys, headings, _key_row, as_json=as_json, nothing=_none_of("key"))
 
 
@@ -198,7 +198,7 @@ def list_users(broker: Broker, as_json: AsJson = False) -> None:
     """List users and other principals."""
     with broker.opened() as ps:
         users = ps.access.users()
-    headings = ("name", "namespace", "grants", "proved by")
+    headings = ("name", "namespace", "grants", "signs in with")
     output.write_list(users, headings, _user_row, as_json=as_json, nothing=_none_of("user"))
 
 

@@ -74,7 +74,7 @@ def cluster(broker: Broker, as_json: AsJson = False) -> None:
     if not found.is_shared:
         output.write("[dim]there are no other nodes[/]")
         return
-    headings = ("node", "role", "status", "address", "heard")
+    headings = ("node", "role", "status", "address", "last seen")
     output.write(output.table(headings, list(map(_node_row, found.nodes)), text_columns=4))
 
 

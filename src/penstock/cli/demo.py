@@ -284,14 +284,15 @@ def _empty(directory: Path | None) -> Path:
 def _push(stage: Stage, ps: Penstock, where: Path, seconds: float) -> None:
     raw = raw_syncs_per_second(where, seconds / 2)
     stage.scene(
-        "A push returns when the disk has it", "One message at a time, each on its own; confirmed after fdatasync."
+        "A push returns when the message is on disk", "One message at a time, each confirmed after its own fdatasync."
     )
     count = max(10, int(raw * seconds))
     _, took = stage.run(push_singly, ps, count)
     stage.tell(
-        f"{count:,} messages in {took:.2f} s: [bold]{rate(count, took)}[/]. A bare write + sync manages {raw:,.0f}/s."
+        f"{count:,} messages in {took:.2f} s: [bold]{rate(count, took)}[/]. "
+        f"The raw disk manages {raw:,.0f} writes with sync per second."
     )
-    stage.scene("Many threads share one sync", "The same push, now from 64 threads. Whoever waits first syncs for all.")
+    stage.scene("Many threads share one sync", "The same push from 64 threads. One sync confirms them all.")
     many = count * 5
     _, shared = stage.run(push_from_threads, ps, many)
     stage.tell(
@@ -301,7 +302,7 @@ def _push(stage: Stage, ps: Penstock, where: Path, seconds: float) -> None:
 
 def _push_batches(stage: Stage, ps: Penstock, batches: int) -> int:
     stage.scene(
-        "A batch is one operation", f"Lists of 1,000 sensor readings of {len(READING)} bytes, a sync for each list."
+        "A batch is one operation", f"Lists of 1,000 sensor readings of {len(READING)} bytes, with one sync per list."
     )
     _, took = stage.run(push_batches, ps, batches, [READING] * 1000)
     megabytes = batches * 1000 * len(READING) / 1e6
@@ -313,7 +314,9 @@ def _push_batches(stage: Stage, ps: Penstock, batches: int) -> int:
 
 
 def _consume(stage: Stage, ps: Penstock, leases: int) -> None:
-    stage.scene("Lease, work, acknowledge", "A lease is a right for some seconds. What is not acknowledged comes back.")
+    stage.scene(
+        "Lease, work, acknowledge", "Messages that are not acknowledged before the lease ends are delivered again."
+    )
     _, took = stage.run(lease_and_ack, ps, leases)
     stats = ps.queue("readings").stats()
     stage.tell(
@@ -324,30 +327,28 @@ def _consume(stage: Stage, ps: Penstock, leases: int) -> None:
 
 def _fail(stage: Stage, ps: Penstock) -> None:
     stage.scene(
-        "A consumer that fails", "Three payments, one of them nonsense; three attempts each, with backoff between."
+        "A consumer that fails", "Three payments, one of them invalid. Three attempts each, with backoff in between."
     )
     total, _ = stage.run(pay, ps, stage.line)
-    stage.tell(f"{total} paid. The poison message held up nobody, and was not tried for ever.")
+    stage.tell(f"{total} paid. The poison message did not block the others, and was not retried forever.")
     letters, _ = stage.run(read_dead_letters, ps)
     for letter in letters:
         facts = shapes.death(letter)
         why = f"{letter.payload!r} after {facts['attempts']} attempts, because: {facts['error']}"
         stage.tell(f"a dead letter: {escape(why)}")
-    stage.scene("The bug is fixed: redrive", "The message goes back to where it died, and all its attempts are left.")
+    stage.scene("The bug is fixed: redrive", "The message goes back to its group, with all its attempts.")
     stage.run(redrive, ps, stage.tell)
 
 
 def _order(stage: Stage, ps: Penstock) -> None:
-    stage.scene("Priority and delay", "Four jobs, pushed in one order and delivered in another. Nobody polls.")
+    stage.scene("Priority and delay", "Four jobs, pushed in one order and delivered in another, without polling.")
     pushed = time.perf_counter()
     stage.run(push_out_of_order, ps)
     stage.run(lease_in_order, ps, lambda payload: stage.tell(f"{time.perf_counter() - pushed:.3f} s: {payload}"))
 
 
 def _kill(stage: Stage, directory: Path, seconds: float) -> None:
-    stage.scene(
-        "kill -9", "Another process pushes orders and prints each id that is confirmed. It is killed in the middle."
-    )
+    stage.scene("kill -9", "Another process pushes orders and prints each confirmed id, until it is killed.")
     stage.show(VICTIM)
     confirmed = _killed_after(directory, seconds)
     started = time.perf_counter()
@@ -359,10 +360,12 @@ def _kill(stage: Stage, directory: Path, seconds: float) -> None:
         stage.tell(
             f"killed after {len(confirmed):,} confirmed pushes; opened again in {opened * 1000:.0f} ms", is_good=True
         )
-        stage.tell(f"[bold]{len(lost)} confirmed messages are lost[/]; {len(kept):,} are there", is_good=not lost)
+        stage.tell(
+            f"[bold]{len(lost)} confirmed messages are lost[/]; {len(kept):,} are in the queue", is_good=not lost
+        )
         again = orders.lease(3, wait=2)
         attempts = ", ".join(f"{delivery.id} (attempt {delivery.attempt})" for delivery in again)
-        stage.tell(f"what it was working on comes back: {attempts}")
+        stage.tell(f"the messages that it had leased are delivered again: {attempts}")
 
 
 def _killed_after(directory: Path, seconds: float) -> list[int]:
@@ -383,11 +386,11 @@ def _killed_after(directory: Path, seconds: float) -> list[int]:
 def _read_history(stage: Stage, ps: Penstock, directory: Path) -> None:
     stage.scene(
         "History is a table",
-        "Full journal files become Parquet by themselves; seal() does it now. Any tool that reads Parquet will do.",
+        "Full journal files become Parquet automatically; seal() does it now. Any tool can read them.",
     )
     stage.run(seal, ps)
     messages, took = stage.run(read_history, directory)
-    stage.tell(f"{len(messages):,} messages in {took:.2f} s: [bold]{rate(len(messages), took)}[/]; the first of them:")
+    stage.tell(f"{len(messages):,} messages in {took:.2f} s: [bold]{rate(len(messages), took)}[/]; the first two:")
     for row in messages.slice(0, 2).to_pylist():
         stage.line(str({**row, "pushed_at": row["pushed_at"].isoformat()}))
     outcomes, _ = stage.run(count_outcomes, directory)
@@ -396,17 +399,17 @@ def _read_history(stage: Stage, ps: Penstock, directory: Path) -> None:
 
 
 def _verify(stage: Stage, directory: Path) -> None:
-    stage.scene("Does it all add up?", "Every checksum, every message, every group's account; nothing is changed.")
+    stage.scene("Verify everything", "Check every checksum, every message and the counters of every group.")
     stage.show(f"penstock verify {directory}", "shell")
     write_verification(verified(directory, is_shown=True))
 
 
 def _next(where: Path) -> None:
     steps = {
-        f"penstock doctor {where / 'shop'}": "is it sound?",
-        f"rm -r {where}": "when you have seen enough",
-        "README.md": "the same in ten lines of your own code",
-        "docs/architecture.md": "how it works, and which test keeps which promise",
+        f"penstock doctor {where / 'shop'}": "check the directory",
+        f"rm -r {where}": "remove it",
+        "README.md": "the same in a few lines of your own code",
+        "docs/architecture.md": "how it works, with the tests of each guarantee",
     }
     width = max(map(len, steps))
     lines = [f"  {escape(step.ljust(width))}   [dim]{why}[/]" for step, why in steps.items()]

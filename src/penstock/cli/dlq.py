@@ -233,7 +233,7 @@ def letter_id(text: str) -> MessageId:
     """The id of a dead letter."""
     id = MessageId.parse(text)
     if not id.queue.endswith(DLQ_SUFFIX):
-        hint = "dead letters have ids of their own: 'penstock dlq list QUEUE' prints them"
+        hint = "a dead letter has its own id: 'penstock dlq list QUEUE' prints it"
         raise CommandError(f"{text} is not the id of a dead letter", hint=hint)
     return id
 

@@ -61,7 +61,7 @@ def members(broker: Broker, queue: QueueName, group: GroupName, as_json: AsJson 
         joined = ps.queue(queue).members(group)
     output.write_list(
         joined,
-        ("member", "heard", "partitions"),
+        ("member", "last seen", "partitions"),
         lambda member: (member.member, human.age(member.last_heartbeat_at), ", ".join(member.partitions)),
         as_json=as_json,
         nothing=(f"group {group!r} of {queue!r} has no members", "only consumers that subscribe are members"),

@@ -214,7 +214,7 @@ def _say(started: Any) -> None:
         hint = _HINTS[address.protocol].format(url=address.url)
         output.write(f"  [bold]{address.protocol:4}[/]  {address.url}   [dim]{hint}[/]")
     if "http" in urls and not Files().is_built:
-        output.write("\n  Without its dashboard: it takes Node 20 or newer when Penstock is installed from a clone.")
+        output.write("\n  The dashboard is not built. From a clone, installing it needs Node 20 or newer.")
     if "http" in urls:
         output.write(_first_steps(urls["http"], started.header_file))
     output.write("\n  Ctrl-C stops it.\n")
@@ -231,6 +231,6 @@ def _first_steps(url: str, header_file: str) -> str:
     if not header_file:
         return steps
     return steps + (
-        "\n\n  Your own programs on this machine are let in. For others, make a key:\n"
+        "\n\n  Your own programs on this machine need no key. For others, create one:\n"
         "    penstock key create NAME --grant producer:mail"
     )

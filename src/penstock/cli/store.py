@@ -69,7 +69,7 @@ def status(url: Url = "", password_file: PasswordFile = "", as_json: AsJson = Fa
     if as_json:
         output.write_json(found)
         return
-    owner = f"owned by {found.owner}" if found.owner else "owned by nobody"
+    owner = f"owned by {found.owner}" if found.owner else "no owner"
     output.write(
         f"[bold]{escape(found.store)}[/]  version {found.version}, deployment {escape(found.deployment)},"
         f" {found.bytes_stored / (1 << 20):.1f} MiB; {escape(owner)} in term {found.term}"
@@ -107,7 +107,7 @@ def drain(
     if as_json:
         output.write_json({"node": node, "owner": owner})
     else:
-        output.write(f"{escape(node)} is drained; the owner is {escape(owner or 'nobody yet')}.")
+        output.write(f"{escape(node)} is drained; the owner is {escape(owner or 'not elected yet')}.")
 
 
 def _target(url: str, password_file: str) -> Target:

@@ -22,7 +22,7 @@ from penstock.errors import InvalidField
 if TYPE_CHECKING:
     from penstock.access.certificates import Authority, Maker
 
-app = typer.Typer(help="Self-made TLS certificates: init, status.", no_args_is_help=True)
+app = typer.Typer(help="Self-signed TLS certificates: init, status.", no_args_is_help=True)
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -169,5 +169,5 @@ def _say(directory: Path, names: Sequence[str], clients: Sequence[str], *, as_js
             f"    {escape(name)}: tls_certificate {escape(pair['certificate'])}, tls_key {escape(pair['key'])}"
         )
     output.write(
-        f"\n  Keep {CA_KEY} away from the broker: whoever has it can make certificates that all of them trust."
+        f"\n  Keep {CA_KEY} away from the broker: anyone who has it can create certificates that all clients trust."
     )

@@ -86,7 +86,7 @@ def _queue(broker: Broker, name: str, group: str | None, limit: int, *, as_json:
 
 def _write_group(waits: GroupWait) -> None:
     eta = "" if waits.eta_seconds is None else f", done in {human.duration(waits.eta_seconds)} at this rate"
-    rate = "" if waits.settled_per_second is None else f", {human.rate(waits.settled_per_second)} settled{eta}"
+    rate = "" if waits.settled_per_second is None else f", {human.rate(waits.settled_per_second)}/s settled{eta}"
     output.write(f"[bold]{escape(waits.group)}[/]: {waits.open:,} open, {waits.leased:,} leased{rate}")
     if not waits.reasons:
         output.write("[dim]nothing waits[/]")

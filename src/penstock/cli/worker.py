@@ -141,7 +141,7 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
 
     with broker.opened() as ps:
         views = ps.session.execute(ops.Workers())
-    headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
+    headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "last seen")
     nothing = ("no workers", "'penstock worker module:app' starts one")
     output.write_list(views, headings, _row, as_json=as_json, nothing=nothing, shape=shapes.worker, text_columns=3)
 
