@@ -33,7 +33,7 @@ def _series(value: Any, field: str) -> tuple[str, ...]:
 class GetSeries(Operation[HistorySeries], frozen=True):
     """Get metrics of a queue, or of the whole broker, over time.
 
-    The values come from the roll-ups that the broker keeps: by second for ten minutes, and by minute, hour and day for
+    The values come from the roll-ups that the broker keeps: by second for five minutes, and by minute, hour and day for
     longer. For each step, counters are summed, gauges are the maximum, and percentiles are merged. The default of
     `from` is one hour ago; the default of `step` gives about as many values as fit on a chart. A step that is a
     multiple of an hour reads the hourly roll-ups, and so on. `compare` adds `previous`: the same steps that number of
