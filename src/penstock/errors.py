@@ -34,7 +34,7 @@
     │   ├── OperationNotFound       operation_not_found
     │   ├── AccessNotFound          access_not_found
     │   └── Closed                  closed
-    ├── AccessError             who asks may not do this
+    ├── AccessError             the caller may not do this
     │   ├── NotAuthenticated        not_authenticated
     │   └── NotAuthorised           not_authorised
     ├── TaskError               errors that the caller of a task receives
@@ -60,7 +60,7 @@
         └── OutcomeUnknown          outcome_unknown
 
 Each class has a `code` that stays the same over every protocol, and a `hint` that says what to do next. The code is the
-name of the class in lower case, as above; groups have one of their own.
+name of the class in lower case, as above; groups have their own.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Stages: small streams from one queue to another, with state, in transactions.
 
-A `Stream` says what happens to the messages of a queue: filter, map, the key, a window, an aggregate. `to` makes it a
-`Stage`, which runs on a client (`client/_async/stage.py`) or, with the same result, on Spark (`spark/stages.py`).
-Nothing here does I/O.
+A `Stream` declares what happens to the messages of a queue: filter, map, the key, a window, an aggregate. `to` turns it
+into a `Stage`, which runs on a client (`client/_async/stage.py`) or, with the same result, on Spark
+(`spark/stages.py`). Nothing here does I/O.
 
-Functions get the value of a message: what its JSON says, or its bytes. They must depend on nothing else: a message
-whose transaction did not happen is processed again.
+Functions receive the value of a message: its decoded JSON, its text or its bytes. They must depend on nothing else,
+because a message whose transaction failed is processed again.
 
-`PartitionFold` is the state of one partition of the source. Its rules give the same result however the messages are cut
-into batches:
+`PartitionFold` is the state of one partition of the source. Its rules give the same result however the messages are
+divided into batches:
 
-- The watermark is the greatest event time of the messages before this one, less the lateness. It never falls.
+- The watermark is the greatest event time of the messages before this one, minus the lateness. It never decreases.
 - A message is late, and is dropped, if its window ended at or before the watermark.
 - A window whose end the watermark has reached is closed: its result is emitted once, and its state is dropped.
-- With `idle`, a partition in which nothing was pushed for so long has its windows closed: by the clock, or when the
-  next message comes, whichever is first.
+- With `idle`, the windows of a partition without a push for that time are closed: by the clock, or when the next
+  message arrives, whichever is first.
 - Without a window, the result of every key that has changed is emitted once for each transaction.
 """
 
@@ -44,7 +44,7 @@ _decode: Final = msgspec.json.decode
 
 
 class Step(NamedTuple):
-    """A function of a stream."""
+    """A function of a stream: a filter, a map or a key."""
 
     kind: Literal["filter", "map"]
     function: Function
@@ -68,7 +68,7 @@ class Aggregate(NamedTuple):
 
 
 class Element(NamedTuple):
-    """A message of the source, or what steps have made of it."""
+    """A message of the source, or its value after some steps."""
 
     value: Any
     key: str | None
@@ -98,10 +98,10 @@ class Stream(Generic[R]):
         return self._with_step("map", function)
 
     def key_by(self, function: Function) -> Stream[R]:
-        """Set the key of each value, as text. Without it, the key of the message stays.
+        """Set the key of each value, as text. The default is the key of the message.
 
-        For an aggregate, messages of one key must be in one partition: its source has one partition, or is a queue
-        that another stage has written with `key_by(…).to(…)`.
+        For an aggregate, all messages of a key must be in one partition: the source has one partition, or is a queue
+        that another stage writes with `key_by(…).to(…)`.
         """
         _check_function(function, "key_by")
         self._check_open("key_by")
@@ -112,9 +112,9 @@ class Stream(Generic[R]):
     ) -> Stream[R]:
         """Group values into consecutive windows of `seconds`, by event time.
 
-        `at(value)` is the event time: an aware datetime, RFC 3339 text or seconds since 1970; by default, when the
-        message was pushed. A message may arrive `lateness` seconds after a later one; later ones are dropped. Windows
-        are closed by later messages; with `idle` also after that many seconds without a push.
+        `at(value)` returns the event time: an aware datetime, RFC 3339 text or seconds since 1970. The default is the
+        time of the push. A message may arrive up to `lateness` seconds after a later one; otherwise it is dropped.
+        Windows are closed by later messages; with `idle` also after that number of seconds without a push.
         """
         if at is not None:
             _check_function(at, "at")
@@ -184,7 +184,7 @@ def _key(key: Any) -> str:
 
 
 def value_of(payload: bytes, kind: ContentType) -> Any:
-    """The value of a message: what its JSON says, its text, or its bytes."""
+    """Return the value of a message: its decoded JSON, its text or its bytes."""
     if kind == ContentType.TASK:
         return _decode(envelope_json(payload))
     if kind in (ContentType.JSON, ContentType.TOMBSTONE):
@@ -193,7 +193,7 @@ def value_of(payload: bytes, kind: ContentType) -> Any:
 
 
 def event_time(window: Window, element: Element) -> int:
-    """In µs."""
+    """Return the event time of a value, in µs."""
     if window.at is None:
         return element.pushed_at
     at = window.at(element.value)
@@ -210,7 +210,7 @@ def event_time(window: Window, element: Element) -> int:
 
 @dataclass(frozen=True)
 class Stage(Generic[R]):
-    """A stream and the queue that it goes to."""
+    """A stream and the queue that its results go to."""
 
     stream: Stream[R]
     sink: str
@@ -236,7 +236,7 @@ class Stage(Generic[R]):
 
 
 class Output(NamedTuple):
-    """A result. A stage without an aggregate has no window, and the value alone is the payload."""
+    """A result. Without an aggregate, it has no window, and its payload is the value alone."""
 
     key: str | None
     value: Any
@@ -255,12 +255,12 @@ class Output(NamedTuple):
 
 
 def messages_of(stage: Stage[Any], outputs: Sequence[Output]) -> list[Message]:
-    """The messages for the sink."""
+    """Return the messages for the sink."""
     return [Message(payload=output.payload(stage), key=output.key) for output in outputs]
 
 
 class PartitionFold:
-    """What a stage knows of one partition of its source."""
+    """The state of a stage for one partition of its source."""
 
     def __init__(self, stage: Stage[Any]) -> None:
         self._stage = stage
@@ -274,7 +274,7 @@ class PartitionFold:
         self.heard = self._heard_stored = 0  # when the last message was pushed; kept with `idle` only
 
     def restore(self, key: str | None, value: Any) -> None:
-        """Take a stored change, in the order of the queue."""
+        """Apply a stored change, in the order of the queue."""
         assert key is not None
         if key == WATERMARK:
             self.watermark = self._watermark_stored = value
@@ -291,7 +291,7 @@ class PartitionFold:
             self._stored.add(key)
 
     def feed(self, elements: Iterable[Element]) -> list[Output]:
-        """Process some messages, in order of offset; what is emitted. If this raises, the fold must be thrown away."""
+        """Process messages in order of offset. Returns the results. If this raises, discard the fold."""
         stream = self._stage.stream
         if stream.fold is None:
             return [Output(element.key, element.value) for element in stream.elements(elements)]
@@ -329,11 +329,11 @@ class PartitionFold:
         self.watermark = watermark
 
     def is_silent(self, window: Window, now: int) -> bool:
-        """Whether windows are open although nothing was pushed for as long as they wait."""
+        """Whether windows are open although nothing was pushed for the idle time."""
         return bool(window.idle_us and self._open and self.heard) and now - self.heard >= window.idle_us
 
     def close_silent(self, window: Window, now: int) -> list[Output]:
-        """Close all windows of a partition that has fallen silent; what is emitted."""
+        """Close all windows of an idle partition. Returns the results."""
         if not self.is_silent(window, now):
             return []
         self.watermark = max(self.watermark, max(self._open) + window.size_us)
@@ -349,7 +349,7 @@ class PartitionFold:
         return outputs
 
     def changes(self) -> list[Message]:
-        """What has changed since the last time, for the queue of states. To be called once for each transaction."""
+        """Return the changes since the last call, for the state queue. Call it once per transaction."""
         changes = [Message(payload=None, key=key) for key in self._closed if key in self._stored]
         self._stored.difference_update(self._closed)
         for start, key in self._changed:
@@ -368,7 +368,7 @@ class PartitionFold:
 
 @dataclass
 class StageReport:
-    """What a run of a stage did."""
+    """What a run of a stage has processed."""
 
     messages: int = 0  # acknowledged
     outputs: int = 0

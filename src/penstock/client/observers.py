@@ -1,8 +1,8 @@
-"""Observers: whoever wants to know what a session does, for metrics and traces of a library of one's own.
+"""Observers: hooks into the calls of a session, for metrics and traces in the user's own library.
 
-A session that nobody observes is not wrapped and costs nothing more. One that is calls every observer around each push,
-lease and settlement, and hands over measurements, under the names of docs/metrics.md. Observers are called by whichever
-thread or task works, so they must be brief. What they raise is logged and changes nothing.
+A session without observers is not wrapped and has no overhead. Otherwise, every observer is called around each push,
+lease and settlement, and receives measurements with the names in docs/metrics.md. Observers run in the thread or task
+that makes the call, so they must be fast. Their errors are logged and have no other effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["counter", "histogram"]
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One number: how many, or how many seconds. Names and labels are those of docs/metrics.md."""
+    """One measurement: a count, or a duration in seconds. Names and labels are those in docs/metrics.md."""
 
     name: str
     kind: Kind
@@ -31,7 +31,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct):
-    """One push, lease or settlement. `trace` is what its observers want to be stored with the messages of a push."""
+    """One push, lease or settlement. Observers may set `trace`, to store it with the messages of a push."""
 
     operation: Literal["push", "lease", "settle"]
     queue: str
@@ -42,13 +42,13 @@ class Call(msgspec.Struct):
 
 
 class Observer:
-    """Derive from it and override what you need."""
+    """The base class of observers. Override the methods that you need."""
 
     def measured(self, measurement: Measurement) -> None:
-        """Something was counted or timed."""
+        """Called with every measurement."""
 
     def around(self, call: Call) -> AbstractContextManager[object]:
-        """Entered before a call, left after it; an error of the call passes through."""
+        """Called around each call; returns a context manager. An error of the call passes through it."""
         return nullcontext()
 
 
@@ -66,7 +66,7 @@ Metrics = bool | Observer | Callable[[Measurement], object]
 
 
 def observers_of(metrics: Metrics) -> list[Observer]:
-    """The observers that `metrics=` stands for; none for True and False."""
+    """Return the observers for the argument `metrics=`; none for True and False."""
     if isinstance(metrics, bool):
         return []
     if isinstance(metrics, Observer):
@@ -77,7 +77,7 @@ def observers_of(metrics: Metrics) -> list[Observer]:
 
 
 class Observers:
-    """All observers of a session, as one. What they raise is logged and changes nothing."""
+    """All observers of a session, as one. Their errors are logged and have no other effect."""
 
     def __init__(self, observers: list[Observer]) -> None:
         self._observers = observers

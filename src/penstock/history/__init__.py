@@ -1,4 +1,4 @@
-"""What a data directory holds, read from outside without changing it: by Spark, by SQL, by tools."""
+"""The contents of a data directory, read from outside without changing it: by Spark, by SQL, by tools."""
 
 from penstock.history.history import History, absolute_url, is_directory, open_history
 from penstock.history.moment import Moment, PartitionView, QueueView

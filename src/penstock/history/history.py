@@ -1,13 +1,13 @@
-"""The history of a data directory: looking at it, planning what to read, reading it.
+"""The history of a data directory: look at it, plan what to read, read it.
 
     look     the manifest of the segments, the last checkpoint, and the journal after them: one consistent moment
-    plan     which slices of which files hold the requested rows, from what `look` knows
+    plan     which slices of which files have the requested rows, from what `look` knows
     read     slices as Arrow record batches, whole columns at a time, never a message at a time
 
-The directory belongs to another process, which may be writing, sealing, compacting and removing meanwhile. Each look
-continues where the last one ended; when files are gone that it had not read, it starts over from the checkpoint that
-replaced them. Segments are read through the checksums in the manifest, frames of the journal through their own. When a
-file that a slice names was sealed, rewritten or removed meanwhile, the rows are looked up where they are now.
+The directory belongs to another process, which may write, seal, compact and remove in the meantime. Each look continues
+where the last one ended. If files that it had not read were removed, it starts over from the checkpoint that replaced
+them. Segments are verified with the checksums in the manifest, journal frames with their own. If a file that a slice
+names was sealed, rewritten or removed, the rows are looked up in their new place.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ PIN_SECONDS: Final = bounds.segment_pin_seconds / 4  # between renewals
 def open_history(
     url: str | Path, *, local: bool = True, clock: Clock | None = None, connect_seconds: float = CONNECT_SECONDS
 ) -> History:
-    """The history at a url: a data directory, a broker at `penstock://host:port`, or a store in PostgreSQL.
+    """Open the history at a URL: a data directory, a broker at `penstock://host:port`, or a store in PostgreSQL.
 
-    The files of a broker are read directly when its directory is on this machine, unless `local` is False. A broker
-    that does not answer is tried for `connect_seconds`; one that goes away later is waited for longer.
+    If the directory of a broker is on this machine, its files are read directly, unless `local` is False. A broker that
+    does not answer is tried for `connect_seconds`; if the connection is lost later, it is retried for longer.
     """
     return History(_files(str(url), local, connect_seconds), clock)
 
@@ -79,7 +79,7 @@ def _files(url: str, local: bool, connect_seconds: float) -> Files:
 
 
 class History:
-    """One data directory, read by one thread of one process."""
+    """The history of one data directory, for use by one thread."""
 
     def __init__(self, files: Files, clock: Clock | None = None) -> None:
         self.files = files
@@ -105,7 +105,7 @@ class History:
         self._starts: list[int] = []
 
     def look(self, *, fresh: bool = False) -> Moment:
-        """What is durable now; `fresh` when files that the last look knew of are gone."""
+        """Return what is durable now. `fresh` starts over, if files that the last look knew were removed."""
         if fresh:
             self._tail = None
         trouble: Exception | None = None
@@ -124,11 +124,11 @@ class History:
         raise StorageError(f"{self.files.root} changes too quickly to be read; try again", hint="try again")
 
     def recent(self) -> Moment:
-        """The moment of the last look."""
+        """The result of the last `look`."""
         return self._recent or self.look()
 
     def segment_file(self, name: str) -> SegmentFile:
-        """What the manifest says about a file; `FileNotFoundError` when it does not name it any more."""
+        """Return what the manifest says about a file. Raises `FileNotFoundError` if it no longer names it."""
         file = self._manifest.files.get(name)
         if file is None:
             self._manifest = self._read_manifest()
@@ -138,17 +138,17 @@ class History:
         return file
 
     def plan(self, moment: Moment, ranges: Sequence[OffsetRange], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Slices that hold these messages: segments first, then the journal, in the order of their offsets."""
+        """Return slices with these messages: segments first, then the journal, in the order of their offsets."""
         return plan.plan(moment, ranges, limits)
 
     def plan_changes(
         self, moment: Moment, table: str, queues: Sequence[str], limits: Limits = NO_LIMITS
     ) -> list[Slice]:
-        """Slices that may hold rows of these queues in the table `events` or `tasks`."""
+        """Return slices that may have rows of these queues in the table `events` or `tasks`."""
         return plan.plan_changes(moment, table, queues, limits)
 
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of some slices, only these columns, in this order. Their files are pinned meanwhile."""
+        """Return the rows of some slices, only these columns, in this order. Their files are pinned meanwhile."""
         files = [part.file for part in slices if not part.is_tail]
         renewed = -1.0
         try:

@@ -220,7 +220,7 @@ class Worker:
         self.runtime: WorkerRuntime  # from the moment it runs
 
     def stop(self) -> None:
-        """Finish running tasks, then end. A second call returns them to their queues and ends at once."""
+        """Finish the running tasks, then end. A second call releases them and ends immediately."""
         if self._stopped.is_set():
             self._hurried.set()
         self._stopped.set()
