@@ -59,7 +59,7 @@ FAULTS: Final = (
     Fault(
         "carry-on-after-eio",
         "a journal whose write failed goes on",
-        "journal/file.py",
+        "journal/stored.py",
         "        self._refusing = True\n        if self.failed is None:",
         "        if self.failed is None:",
         ("tests/journal/test_journal.py",),
