@@ -28,6 +28,7 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Receipt,
+    check_path,
     check_size,
 )
 from penstock.version import VERSION
@@ -170,7 +171,7 @@ def open(
 
     observers_of(metrics)  # refuses what is none, before anything is opened
     session = Session(
-        path,
+        check_path(path),
         durability=durability,
         sync_seconds=sync_seconds,
         journal_file_bytes=check_size(journal_file_bytes, "journal_file_bytes", *limits.journal_file_bytes_range),

@@ -6,6 +6,7 @@
     │   ├── InvalidField            invalid_field
     │   ├── UnknownOption           unknown_option
     │   ├── TooLarge                too_large
+    │   ├── NotJson                 not_json: a ValueError too
     │   ├── BadBatch                bad_batch
     │   ├── BadReceipt              bad_receipt
     │   ├── BadRequest              bad_request
@@ -158,6 +159,12 @@ class TooLarge(InputError):
     """A payload, key, set of headers or batch exceeds its limit."""
 
     hint_default = "split it, or store it elsewhere and push a reference to it"
+
+
+class NotJson(InputError, ValueError):
+    """The payload that was to be decoded as JSON is something else."""
+
+    hint_default = "read its bytes with .payload; a payload is JSON if a dict, list or number was pushed"
 
 
 class BadBatch(InputError):

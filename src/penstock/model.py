@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from os import PathLike, fsencode
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from penstock import limits, refusals
-from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
+from penstock.errors import BadReceipt, InvalidField, InvalidName, NotJson, UnknownOption, shown
 from penstock.refusals import number, number_range, suggestion
 
 DLQ_SUFFIX: Final = ".dlq"
@@ -160,13 +161,22 @@ class Message:
     retry: Retry | None = None  # set in a list of retries: the attempt that it waits for
 
     def json(self) -> Any:
-        """The payload, decoded as JSON."""
-        return msgspec.json.decode(self.payload)
+        """Return the payload decoded as JSON. Raises `NotJson`, a `ValueError`, if it is not JSON."""
+        return json_payload(self.payload)
 
     @property
     def is_tombstone(self) -> bool:
         """Whether the message says that its key has no value any more (docs/options.md, `compaction`)."""
         return self.content_type is ContentType.TOMBSTONE
+
+
+def json_payload(payload: Any) -> Any:
+    """A payload decoded as JSON."""
+    try:
+        return msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+        text = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+        raise NotJson(f"payload: {shown(text)} is not JSON") from None
 
 
 def _backoff(base_seconds: float, multiplier: float, max_seconds: float, jitter: float) -> dict[str, float]:
@@ -306,12 +316,7 @@ def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = 
         if name not in OPTION_NAMES:
             raise UnknownOption(f"{name!r} is not a queue option", hint=suggestion(str(name), OPTION_NAMES))
     known = msgspec.structs.asdict(base or QueueOptions())
-    try:
-        options = msgspec.convert({**known, **changes}, QueueOptions)
-    except msgspec.ValidationError as error:
-        raise refusals.refusal(error, QueueOptions, {**known, **changes}, whole="queue options") from None
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidField(f"queue options: {error}") from None
+    options = refusals.converted({**known, **changes}, QueueOptions, whole="queue options")
     for name, (least, greatest) in OPTION_RANGES.items():
         value = getattr(options, name)
         if value is not None and not least <= value <= greatest:
@@ -389,7 +394,7 @@ def check_priority(value: Any) -> int:
             raise refusals.choice(value, tuple(PRIORITY_NAMES), "priority")
         return PRIORITY_NAMES[value]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limits.priority_max:
-        raise InvalidField(f"priority: {value!r} is outside 0 to 255")
+        raise InvalidField(f"priority: {value!r} is not a whole number from 0 to 255")
     return value
 
 
@@ -401,12 +406,28 @@ def check_durability(value: Any) -> None:
         )
 
 
-def check_path(path: Any) -> None:
-    """A data directory, the URL of a store in PostgreSQL, or None; what has another scheme is somewhere else."""
+def check_path(path: Any, *, is_optional: bool = False) -> Any:
+    """A data directory, or the URL of a store in PostgreSQL; what has another scheme is somewhere else."""
+    if path is None and is_optional:
+        return None
+    if not isinstance(path, str | PathLike) or not str(path):
+        hint = "name a directory; penstock.open_in_memory() stores nothing on disk"
+        raise InvalidField(f"path: {shown(path)} is not a path", hint=hint)
+    if not is_file_name(path):
+        raise InvalidField(f"path: {shown(str(path))} cannot be the name of a directory")
     scheme = _SCHEME.match(str(path))
     if scheme and scheme[0] not in STORE_SCHEMES:
         hint = "use a directory or postgresql://…; for a broker, use penstock.connect('penstock://localhost:7710')"
         raise InvalidField(f"path: {scheme[0]}… is a URL, not a directory", hint=hint)
+    return path
+
+
+def is_file_name(path: str | PathLike[str]) -> bool:
+    """Whether the operating system could have a file of that name."""
+    try:
+        return b"\0" not in fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def is_store_url(path: object) -> bool:

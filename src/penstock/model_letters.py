@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -88,7 +89,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     since: datetime | None = None
     until: datetime | None = None
     key: str | None = None
-    headers: dict[str, str] | None = None
+    headers: Mapping[str, str] | None = None
     text: str | None = None  # in the payload, in UTF-8
     trace: str | None = None
 
@@ -97,6 +98,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             value = getattr(self, name)
             if value is not None:
                 msgspec.structs.force_setattr(self, name, to_datetime(to_micros(value, name)))
+        if isinstance(self.headers, Mapping):
+            msgspec.structs.force_setattr(self, "headers", dict(self.headers))
 
     @property
     def looks_inside(self) -> bool:

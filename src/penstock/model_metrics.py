@@ -158,9 +158,9 @@ def check_series(names: tuple[str, ...], queue: str | None) -> tuple[str, ...]:
     """Names of series that there are; those of the broker only without a queue."""
     for name in names:
         if name not in BROKER_SERIES:
-            raise InvalidField(f"metric: there is no series {name!r}", hint=f"choose from {', '.join(BROKER_SERIES)}")
+            raise InvalidField(f"metrics: there is no metric {name!r}", hint=f"choose from {', '.join(BROKER_SERIES)}")
         if queue is not None and name not in QUEUE_SERIES:
-            raise InvalidField(f"metric: {name!r} is a metric of the broker, not of a queue", hint="omit the queue")
+            raise InvalidField(f"metrics: {name!r} is a metric of the broker, not of a queue", hint="omit the queue")
     return names
 
 

@@ -14,13 +14,14 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from penstock.errors import InputError, InvalidField, shown
 
+T = TypeVar("T")
 SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth
 TEXT_LENGTH_MAX: Final = 1000  # of an error of the decoder
 INSTANT: Final = "a time with a zone, such as 2030-01-31T12:00:00Z"
@@ -30,8 +31,13 @@ _UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(?P<name>.*)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 _LARGE: Final = 1e24
-_SECRET: Final = re.compile(r"password|token|secret", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|passphrase|token|secret|master_key", re.IGNORECASE)
 UNKNOWN: Final = object()  # a document, or a value, that nobody has seen
+
+
+def is_secret(field: str) -> bool:
+    """Whether the values of a field must not be repeated."""
+    return _SECRET.search(field) is not None
 
 
 def number(value: float) -> str:
@@ -92,6 +98,28 @@ def refusal(error: msgspec.ValidationError, kind: Any, document: Any = UNKNOWN, 
     return _bad_value(what, place, kind, document, whole)
 
 
+def converted(values: Mapping[str, Any], kind: type[T], *, whole: str) -> T:
+    """A struct of these fields; `InvalidField` names the one that is wrong. `whole` names them all."""
+    for name, value in values.items():
+        if not _is_writable(value):
+            raise InvalidField(f"{name}: {shown(value)} is not valid text")
+    try:
+        return msgspec.convert(dict(values), kind)
+    except msgspec.ValidationError as error:
+        raise refusal(error, kind, dict(values), whole=whole) from None
+
+
+def _is_writable(value: Any) -> bool:
+    """Whether text can be stored: half a surrogate pair cannot."""
+    try:
+        msgspec.msgpack.encode(value)
+    except UnicodeEncodeError:
+        return False
+    except (TypeError, ValueError, OverflowError):
+        return True  # of the wrong type, which is another error
+    return True
+
+
 def joined(place: str, name: str) -> str:
     """The place of a field."""
     return f"{place}.{name}" if place else name
@@ -106,7 +134,7 @@ def _bad_value(what: str, place: str, kind: Any, document: Any, whole: str) -> I
         value = invalid[1]
     takes = _plain(what) if declared is None else described(declared)
     hint = likeness(value, words) if isinstance(value, str) else ""
-    if _SECRET.search(place) or not _is_shown(value):
+    if is_secret(place) or not _is_shown(value):
         return InvalidField(f"{place or whole}: it must be {takes}", hint=hint)
     return InvalidField(f"{place or whole}: {shown(value)} is not {takes}", hint=hint)
 

@@ -278,7 +278,7 @@ def wire_settling(outcome: int, delay: float | None, error: str) -> Settling:
 def read_limit(value: int, greatest: int = limits.lease_messages_max) -> int:
     """How many messages to list."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= greatest:
-        raise InvalidField(f"limit: {value!r} is outside 1 to {greatest}")
+        raise InvalidField(f"limit: {value!r} is not a whole number from 1 to {greatest:,}")
     return value
 
 

@@ -346,6 +346,6 @@ def test_wrong_names_and_times_are_refused(ps, queue):
     one.assignment, _ = run_operation(
         one.session, ops.Heartbeat("orders", GROUP, "one", one.assignment.generation, ["no such partition"])
     )
-    refuse(InvalidField, lambda: queue.subscribe(GROUP, batch=0), "max")
+    refuse(InvalidField, lambda: queue.subscribe(GROUP, batch=0), "batch")
     refuse(InvalidName, lambda: queue.subscribe("no good"), "group")
     assert one.assignment.assigned == FOUR

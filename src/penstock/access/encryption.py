@@ -54,7 +54,7 @@ class MasterKey:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != KEY_BYTES:
-            raise BadSettings(f"a master key has {KEY_BYTES} bytes, not {len(secret)}", hint=_MAKE)
+            raise BadSettings(f"master_key: a master key has {KEY_BYTES} bytes, not {len(secret)}", hint=_MAKE)
         self._cipher = aes().AESGCM(secret)
 
     def wrap(self, data: bytes, /) -> bytes:
@@ -110,7 +110,7 @@ def read_key_file(path: str | Path) -> MasterKey:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         text = RealDisk(path.parent).read(path.name)
-    except (OSError, PenstockError) as error:
+    except (OSError, ValueError, PenstockError) as error:
         raise BadSettings(f"master_key: {path} cannot be read: {_reason(error)}", hint=_MAKE) from None
     if mode & 0o077:
         raise BadSettings(f"master_key: other users can read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
@@ -135,6 +135,10 @@ def wrapper_of(
         master_key, kms_command = map(os.environ.get, ENVIRONMENT)
     if keys is not None:
         return keys
+    if kms_command and not isinstance(kms_command, str):
+        raise BadSettings(f"kms_command: {kms_command!r} is not a command", hint="it is text, as a shell takes it")
+    if master_key and not isinstance(master_key, bytes | str | Path):
+        raise BadSettings("master_key: it must be the path of a key file, or 32 bytes", hint=_MAKE)
     if kms_command:
         return _plugin(kms_command) if kms_command.startswith(PLUGIN) else CommandWrapper(kms_command)
     if isinstance(master_key, bytes):

@@ -122,7 +122,7 @@ def check_max_attempts(value: Any) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.attempts_max:
-        raise InvalidField(f"max_attempts: {value!r} is outside 1 to {limits.attempts_max}")
+        raise InvalidField(f"max_attempts: {value!r} is not a whole number from 1 to {limits.attempts_max:,}")
     return value
 
 
@@ -214,7 +214,8 @@ def payload_of(item: Any) -> tuple[bytes, ContentType]:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(item).__name__
         hint = "a payload is bytes, text, or a JSON value"
-        raise InvalidField(f"payload: this {kind} cannot be stored: {error}", hint=hint) from None
+        problem = "it is not valid text" if isinstance(error, UnicodeEncodeError) else str(error)
+        raise InvalidField(f"payload: this {kind} cannot be stored: {problem}", hint=hint) from None
 
 
 def payloads_of(items: Sequence[Any]) -> tuple[Sequence[bytes], Bytes | None]:

@@ -15,7 +15,7 @@ from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.envelopes import push_ranges
-from penstock.errors import Closed, InvalidField, PenstockError, UnknownOption
+from penstock.errors import Closed, InvalidField, PenstockError, UnknownOption, shown
 from penstock.limits import priority_default
 from penstock.model import (
     ContentType,
@@ -25,6 +25,7 @@ from penstock.model import (
     Receipt,
     check_name,
     check_seconds,
+    json_payload,
     to_datetime,
 )
 from penstock.model_letters import LetterFilter
@@ -116,8 +117,8 @@ class BaseDelivery:
         self.settled = False
 
     def json(self) -> Any:
-        """Return the payload decoded as JSON. Raises `ValueError` if it is not JSON."""
-        return msgspec.json.decode(self.payload)
+        """Return the payload decoded as JSON. Raises `NotJson`, a `ValueError`, if it is not JSON."""
+        return json_payload(self.payload)
 
     @property
     def id(self) -> MessageId:
@@ -335,8 +336,6 @@ class BatchSize:
     """
 
     def __init__(self, batch: int | None, clock: Clock) -> None:
-        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-            raise InvalidField(f"batch: {batch!r} is outside 1 to {limits.lease_messages_max}")
         self._adapts = batch is None
         self._clock = clock
         self._since = 0
@@ -392,7 +391,8 @@ def bulk_options(given: Mapping[str, Any]) -> tuple[str, BulkOptions]:
         if name not in OPTIONS:
             raise UnknownOption(f"{name!r} is not an option of an operation", hint=suggestion(name, OPTIONS))
     options = {name: value for name, value in given.items() if name != "operation_id"}
-    return given.get("operation_id") or token_hex(6), BulkOptions(**options)
+    id = given.get("operation_id")
+    return token_hex(6) if id is None or id == "" else id, BulkOptions(**options)
 
 
 FILTERS: Final = ("ids", "group", "reason", "error_contains", "key", "since", "until", "signature")
@@ -425,6 +425,12 @@ class Deadline:
         return self.left() == 0
 
 
+PUSH_OPTIONS: Final = (
+    "key", "priority", "delay", "deliver_at", "ttl", "headers", "dedup_key", "partition", "max_attempts", "trace",
+    "content_type",
+)  # fmt: skip
+
+
 class BaseTransaction:
     """Operations that are gathered, then done in one frame when they are committed.
 
@@ -438,6 +444,9 @@ class BaseTransaction:
 
     def push(self, queue: str, payload: Any, **options: Any) -> None:
         """Push one message when the transaction commits; options as in `Queue.push`."""
+        for name in options:
+            if name not in PUSH_OPTIONS:
+                raise UnknownOption(f"{name!r} is not an option of a push", hint=suggestion(name, PUSH_OPTIONS))
         self.push_many(queue, [Message(payload=payload, **options)])
 
     def push_many(self, queue: str, items: Any) -> None:
@@ -446,16 +455,26 @@ class BaseTransaction:
         self._add(PushOperation(check_name(queue), batch, batch.partitions))
 
     def ack(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.ACKED)))
+        """Acknowledge a delivery when the transaction commits."""
+        self._settle(delivery, validation.settling(Outcome.ACKED))
 
     def nack(self, delivery: BaseDelivery, delay: float | None = None, error: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RETRIED, delay, error)))
+        """Report failure of a delivery when the transaction commits."""
+        self._settle(delivery, validation.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, delivery: BaseDelivery, reason: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.REJECTED, error=reason)))
+        """Move the message to the dead-letter queue when the transaction commits."""
+        self._settle(delivery, validation.settling(Outcome.REJECTED, error=reason))
 
     def release(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RELEASED)))
+        """Return the message to the queue, uncounted, when the transaction commits."""
+        self._settle(delivery, validation.settling(Outcome.RELEASED))
+
+    def _settle(self, delivery: BaseDelivery, how: Settling) -> None:
+        proof = getattr(delivery, "proof", None)
+        if not isinstance(proof, Receipt):
+            raise InvalidField(f"delivery: {shown(delivery)} is not a delivery", hint="pass what lease() returned")
+        self._add(SettleOperation(proof, how))
 
     def _add(self, operation: Operation) -> None:
         if self._over:

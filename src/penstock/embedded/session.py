@@ -129,7 +129,7 @@ class Session:
         segments: SegmentOptions = KEPT,
         history: bool = False,
     ) -> None:
-        check_path(path)
+        check_path(path, is_optional=True)
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")

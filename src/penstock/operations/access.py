@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock import limits, refusals
+from penstock import limits, refusals, validation
 from penstock.errors import InvalidField, shown
 from penstock.model import check_name, check_seconds
 from penstock.model_access import ApiKeyView, NamespaceView, NewKey, PrincipalView, Quotas, RoleView, UserView
@@ -34,6 +34,7 @@ def _texts(value: Any, field: str) -> list[str]:
     for text in value:
         if not isinstance(text, str) or not 0 < len(text) <= limits.grant_length_max:
             raise InvalidField(f"{field}: {shown(text)} is not text of 1 to {limits.grant_length_max} characters")
+        validation.text(text, field)
     return list(value)
 
 
@@ -56,6 +57,10 @@ def _key_id(value: Any, field: str) -> str:
 def _password(value: Any, field: str) -> str:
     if not isinstance(value, str):
         raise InvalidField(f"{field}: it is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidField(f"{field}: it is not valid text") from None
     return value
 
 
@@ -64,22 +69,19 @@ def quotas_of(values: Mapping[str, Any]) -> Quotas:
     for name in values:
         if name not in QUOTA_NAMES:
             raise InvalidField(f"{name!r} is not a quota", hint=suggestion(name, QUOTA_NAMES))
-    try:
-        return msgspec.convert(dict(values), Quotas)
-    except msgspec.ValidationError as error:
-        raise refusals.refusal(error, Quotas, dict(values), whole="quotas") from None
+    return refusals.converted(values, Quotas, whole="quotas")
 
 
 def _quotas(value: Any, field: str) -> Quotas:
     for name in QUOTA_NAMES:
         quota = getattr(value, name)
         if quota is not None and (isinstance(quota, bool) or not 0 <= quota <= limits.quota_max):
-            raise InvalidField(f"{name}: {shown(quota)} is not a number from 0 to {limits.quota_max:,}")
+            raise InvalidField(f"{name}: {refusals.number(quota)} is not a number from 0 to {limits.quota_max:,}")
     return value  # type: ignore[no-any-return]
 
 
 Name = Annotated[str, Check(check_name)]
-NamespaceName = Annotated[str, Check(lambda value, field: value and check_name(value, field))]
+NamespaceName = Annotated[str, Check(lambda value, field: "" if value == "" else check_name(value, field))]
 Texts = Annotated[Sequence[str], Check(_texts)]
 Lifetime = Annotated[float, Check(_lifetime)]
 KeyId = Annotated[str, Check(_key_id)]

@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar, get_args, 
 import msgspec
 
 from penstock.errors import BadRequest
+from penstock.operations.declared import check_of
 
 SOME_QUEUE: Final = "?"  # in place of a queue: any of them, whichever it is; no queue can be called so
 R_co = TypeVar("R_co", covariant=True)
@@ -187,12 +188,20 @@ def _checks_of(cls: type[Operation[Any]]) -> Iterable[tuple[str, Callable[[Any, 
     hints: Mapping[str, Any] = get_type_hints(cls, include_extras=True)
     for field in cls.__struct_fields__:
         hint = hints[field]
-        for part in (hint, *get_args(hint)):  # `T | None` holds its check within
-            if get_origin(part) is Annotated:
-                for extra in part.__metadata__:
-                    if isinstance(extra, Check):
-                        optional = part is not hint
-                        yield field, _optional(extra.function) if optional else extra.function
+        checks = list(_annotated_checks(hint))
+        if not checks and (declared := check_of(hint)) is not None:
+            checks = [declared]
+        for check in checks:
+            yield field, check
+
+
+def _annotated_checks(hint: Any) -> Iterable[Callable[[Any, str], Any]]:
+    for part in (hint, *get_args(hint)):  # `T | None` holds its check within
+        if get_origin(part) is Annotated:
+            for extra in part.__metadata__:
+                if isinstance(extra, Check):
+                    optional = part is not hint
+                    yield _optional(extra.function) if optional else extra.function
 
 
 def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:

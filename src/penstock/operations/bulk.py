@@ -58,7 +58,7 @@ Options = Annotated[BulkOptions, Check(_options)]
 Edit = Annotated[bytes, Check(_edit)]
 OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
 TaskAction = Annotated[str, Check(lambda value, field: validation.task_action(value).value)]
-NewOperationId = Annotated[str, Check(lambda value, field: value and validation.operation_id(value))]
+NewOperationId = Annotated[str, Check(lambda value, field: "" if value == "" else validation.operation_id(value))]
 
 
 @operation(

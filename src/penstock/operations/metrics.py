@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 from penstock.errors import InvalidField
@@ -15,11 +16,13 @@ YEARS: Final = (1970, 9000)  # of a period: steps, comparisons and forecasts aro
 
 def _step(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= STEP_SECONDS_MAX:
-        raise InvalidField(f"{field}: {value!r} is not a whole number of seconds from 1 to {STEP_SECONDS_MAX}")
+        raise InvalidField(f"{field}: {value!r} is not a whole number of seconds from 1 to {STEP_SECONDS_MAX:,}")
     return value
 
 
 def _series(value: Any, field: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidField(f"{field}: {value!r} is not a list of metrics", hint="for example metrics=['lag']")
     return tuple(value) or SERIES_DEFAULT
 
 

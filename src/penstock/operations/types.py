@@ -20,6 +20,7 @@ IN_PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fence
 def _message_key(value: Any, field: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidField(f"{field}: {shown(value)} is not the key of a message")
+    validation.text(value, field)
     return value
 
 
@@ -54,7 +55,7 @@ def number(most: int) -> Check:
 
     def check(value: Any, field: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise InvalidField(f"{field}: {shown(value)} is outside 1 to {most:,}")
+            raise InvalidField(f"{field}: {shown(value)} is not a whole number from 1 to {most:,}")
         return value
 
     return Check(check)
@@ -90,6 +91,7 @@ def _paused(value: Any, field: str) -> str:
 def _pause_reason(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value) > limits.pause_reason_characters_max:
         raise InvalidField(f"{field}: not text of up to {limits.pause_reason_characters_max} characters")
+    validation.text(value, field)
     return value
 
 
@@ -106,6 +108,7 @@ def _namespace(value: Any, field: str) -> str:
 def _prefix(value: Any, field: str) -> str:
     if not isinstance(value, str) or len(value.encode(errors="surrogatepass")) > limits.key_bytes_max:
         raise InvalidField(f"{field}: not text of up to {limits.key_bytes_max:,} bytes")
+    validation.text(value, field)
     return value
 
 
@@ -130,6 +133,8 @@ def _messages(filter: Any, field: str) -> MessageFilter:
     for name in ("key", "text", "trace"):
         if getattr(filter, name) is not None:
             validation.text(getattr(filter, name), name, limits.task_filter_bytes_max)
+    if not isinstance(filter.headers, Mapping | None):
+        raise InvalidField(f"headers: {shown(filter.headers)} is not a mapping of names to values")
     for name, value in (filter.headers or {}).items():
         validation.text(name, "headers", limits.task_filter_bytes_max)
         validation.text(value, f"headers.{name}", limits.task_filter_bytes_max)

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from penstock import limits
+from penstock import limits, validation
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, RateLimited
 from penstock.model import check_name, check_seconds
@@ -95,6 +95,8 @@ def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
 
 
 def _texts(urls: str | Sequence[str]) -> list[str]:
+    if not isinstance(urls, Sequence):
+        raise InvalidField(f"url: {urls!r} is not text", hint=_HINT)
     return urls.split(",") if isinstance(urls, str) else list(urls)
 
 
@@ -228,6 +230,7 @@ def settings(
 def _text(value: Any, name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise InvalidField(f"{name}: {value!r} is not text")
+    validation.text(value or "", name)
     return value or ""
 
 
@@ -260,7 +263,7 @@ def token_of_file(path: str, name: str) -> str:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.batch_messages_max:
-        raise InvalidField(f"batch_max: {value!r} is outside 1 to {limits.batch_messages_max}")
+        raise InvalidField(f"batch_max: {value!r} is not a whole number from 1 to {limits.batch_messages_max:,}")
     return value
 
 

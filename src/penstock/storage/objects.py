@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import InvalidField, PenstockError, Unavailable
+from penstock.model import is_file_name
 from penstock.storage.disk import Bytes, Disk, RealDisk
 from penstock.urls import has_secret, masked
 
@@ -76,8 +77,8 @@ class Objects(Protocol):
 def check_url(text: str) -> str:
     """The URL in the form in which it is kept: absolute, and without a secret."""
     url = text.strip() if isinstance(text, str) else ""
-    if not url or "\0" in url:
-        raise InvalidField("segments: no location is given", hint=_HINT)
+    if not url or not is_file_name(url):
+        raise InvalidField(f"segments: {text!r} is not a location", hint=_HINT)
     if has_secret(url):
         raise InvalidField(
             f"segments: {masked(url)} contains credentials",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -47,13 +48,11 @@ def filter_of(filters: JobFilter) -> TaskFilter:
     if isinstance(task, Configured):
         fields["task_type"] = task.task.name
     states = fields.pop("status", ())
+    if not isinstance(states, Iterable):
+        raise refusals.choice(states, tuple(TaskState), "status")
     fields["states"] = tuple(_state(state) for state in ((states,) if isinstance(states, str) else states))
     fields["limit"] = PAGE
-    try:
-        task_filter: TaskFilter = msgspec.convert(fields, TaskFilter)
-    except msgspec.ValidationError as error:
-        raise refusals.refusal(error, TaskFilter, fields, whole="jobs") from None
-    return task_filter
+    return refusals.converted(fields, TaskFilter, whole="jobs")
 
 
 def _state(value: Any) -> TaskState:

@@ -67,6 +67,7 @@ class LocalApp(App):
 
     def run_pending(self, limit: int = RUNS_MAX) -> int:
         """Run all tasks that are due, at most `limit` runs. Returns the number of runs."""
+        validation.read_limit(limit, RUNS_MAX)
         self.declare()
         runs = 0
         with closing(asyncio.Runner()) as runner:
@@ -86,6 +87,7 @@ class LocalApp(App):
 
     async def arun_pending(self, limit: int = RUNS_MAX) -> int:
         """Asyncio version of `run_pending()`: async tasks run on the running loop."""
+        validation.read_limit(limit, RUNS_MAX)
         self.declare()
         runs = 0
         while runs < limit and (run := self._next()) is not None:

@@ -42,6 +42,8 @@ class Middleware:
 
 def checked_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """As given, when it is nothing but middleware."""
+    if not isinstance(middleware, Sequence):
+        raise InvalidField(f"middleware: {middleware!r} is not a list", hint="pass [MyMiddleware()]")
     for item in middleware:
         if not isinstance(item, Middleware):
             raise InvalidField(

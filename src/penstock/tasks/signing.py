@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, reason
 from penstock.model import to_micros
 from penstock.model_tasks import Envelope, TaskSubmission
 
@@ -29,6 +29,8 @@ class Signer:
     """The keys of an app."""
 
     def __init__(self, keys: Key | Sequence[Key]) -> None:
+        if not isinstance(keys, bytes | str | Path | Sequence):
+            raise InvalidField("sign: it must be a key or a list of keys", hint="a key is bytes, or the path of a file")
         chosen = [keys] if isinstance(keys, bytes | str | Path) else list(keys)
         if not chosen:
             raise InvalidField("sign: the list of keys is empty")
@@ -82,12 +84,14 @@ def _digest(key: bytes, fields: list[bytes], until: int) -> str:
 
 def _loaded(key: Key) -> bytes:
     """The bytes of a key; a text or a path names the file that holds it."""
+    if not isinstance(key, bytes | str | Path):
+        raise InvalidField("sign: a key must be bytes, or the path of a file")
     if not isinstance(key, bytes):
         path = Path(key)
         try:
             key = path.read_bytes().strip()
-        except OSError as error:
-            raise InvalidField(f"sign: {path} cannot be read: {error.strerror}") from None
+        except (OSError, ValueError) as error:  # ValueError: no name of a file
+            raise InvalidField(f"sign: {str(path)!r} cannot be read: {reason(error)}") from None
     if len(key) < KEY_BYTES_MIN:
         raise InvalidField(f"sign: a key needs at least {KEY_BYTES_MIN} bytes, not {len(key)}")
     return key

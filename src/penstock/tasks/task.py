@@ -22,7 +22,7 @@ import msgspec
 from penstock import limits
 from penstock.client.values import BaseTransaction
 from penstock.envelopes import Call, new_task_id, tasks_batch
-from penstock.errors import InvalidField, TooLarge
+from penstock.errors import InvalidField, TooLarge, shown
 from penstock.model_tasks import Takes, TaskSubmission, bytes_of_result, result_of_bytes
 from penstock.tasks import calls, json_values
 from penstock.tasks.calls import NO_KWARGS, Calls
@@ -67,20 +67,23 @@ class Configured(Generic[P, T]):
 
         A tuple holds positional arguments, a dict named arguments; any other item is the only argument.
         """
-        items = list(items)
+        items = _listed(items)
         if self._are_alike:
             return [self._job(id) for id in self.task.app.sender.send_alike(*self._alike(items))]
         return [self._job(id) for id in self.task.app.sender.send_many(self._submissions(items))]
 
     async def aenqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
         """Asyncio version of `enqueue_many()`, on the session of the running loop."""
-        items = list(items)
+        items = _listed(items)
         if self._are_alike:
             return [self._job(id) for id in await self.task.app.sender.asend_alike(*self._alike(items))]
         return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
 
     def enqueue_in(self, transaction: BaseTransaction, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Store a call as part of a transaction. Returns the job, which exists once the transaction is committed."""
+        if not isinstance(transaction, BaseTransaction):
+            hint = "pass what `with ps.transaction() as transaction` gives"
+            raise InvalidField(f"transaction: {transaction!r} is not a transaction", hint=hint)
         task = self.task.app.sender.through(self.submission(args, kwargs))
         if not task.is_plain:
             raise InvalidField(
@@ -260,6 +263,13 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.defaults.queue!r}>"
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        hint = "pass one item for each call: a tuple of arguments, a dict of named ones, or the only argument"
+        raise InvalidField(f"items: {shown(items)} is not a list of calls", hint=hint)
+    return list(items)
 
 
 def _each(make: Callable[[Any], U], items: list[Any]) -> list[U]:

@@ -183,6 +183,9 @@ class Graph(Flow[Any]):
             raise InvalidField(f"graph: there are two tasks named {name!r}")
         if not isinstance(step, Step):
             raise InvalidField(f"graph: {name!r} is not a step", hint="add steps: graph().add(name, task.s(…))")
+        if not isinstance(after, str | Sequence) or not all(isinstance(parent, str) for parent in after):
+            hint = "name the tasks to wait for: after=['load', 'check']"
+            raise InvalidField(f"after: {after!r} is not a list of names", hint=hint)
         self._nodes[name] = (step, (after,) if isinstance(after, str) else tuple(after))
         return self
 

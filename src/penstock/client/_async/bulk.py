@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
+from penstock.client.arguments import check_function, merge_patch
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import sleep
 from penstock.client.values import Edit, edited, next_page, split
+from penstock.errors import InvalidField, shown
 from penstock.model import Message, MessageId
 from penstock.model_letters import LetterFilter, SignatureReport
 from penstock.model_tasks import OperationState, OperationView
@@ -101,6 +101,7 @@ class DeadLetters:
         limit = validation.redrive_limit(limit)
         filter = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
         rate = validation.per_second(rate)
+        check_function(edit, "edit")
         if edit is not None:
             return await self._replace(filter, rate, edit)
         return await self._session.execute(ops.Redrive(self._queue, filter, rate))
@@ -122,6 +123,8 @@ class DeadLetters:
         The new messages go to all groups of the queue. Raises `MessageNotFound` if a letter was already redriven or
         deleted.
         """
+        if not isinstance(messages, Mapping):
+            raise InvalidField(f"messages: {shown(messages)} is not a mapping of ids to messages")
         ids = [validation.message_id(id) for id in messages]
         batch = Batch.build(builtins.list(messages.values()))
         await self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
@@ -144,7 +147,7 @@ class DeadLetters:
         `operation_id` makes the call idempotent.
         """
         filter, id, options = split(filters_and_options, limit)
-        patch = b"" if edit is None else msgspec.json.encode(edit)
+        patch = b"" if edit is None else merge_patch(edit)
         return await self._session.execute(ops.RedriveLetters(self._queue, filter, patch, id, options))
 
     async def begin_discard(self, *, limit: int = ALL, **filters_and_options: Any) -> OperationView:

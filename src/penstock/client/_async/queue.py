@@ -13,6 +13,7 @@ from penstock.batch import Batch
 from penstock.client._async.bulk import DeadLetters
 from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._async.delivery import Delivery, Leased
+from penstock.client.arguments import check_batch, check_consumer, check_function, check_stop
 from penstock.client.member import MemberState
 from penstock.client.session import AsyncSession
 from penstock.client.task_runtime import Event
@@ -143,7 +144,7 @@ class Queue:
         options = (lease_seconds, consumer, partitions, auto_ack, start)
         request = (
             validation.lease_of(max)
-            if options == _NO_OPTIONS
+            if type(max) is int and options == _NO_OPTIONS
             else validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
         )
         if group is not DEFAULT_GROUP:
@@ -174,6 +175,7 @@ class Queue:
 
         Raises `QueueNotFound` or `GroupNotFound`.
         """
+        check_consumer(batch, idle_seconds, stop)
         begin = start
 
         async def lease(count: int, wait: float) -> Leased:
@@ -205,6 +207,10 @@ class Queue:
         needed, as in `lease`. If the queue or the group is deleted, the loop raises an error; with `survives` it waits
         until they exist again, and recreates the group if `start` is given. See docs/groups.md.
         """
+        check_batch(batch)
+        check_stop(stop)
+        check_function(on_assigned, "on_assigned")
+        check_function(on_revoked, "on_revoked")
 
         def run() -> AsyncGenerator[Delivery]:
             member_state = MemberState(self.name, group, member, start, batch, lease_seconds, session_seconds)
@@ -244,8 +250,7 @@ class Queue:
 
         It runs in the background. `options` are those of `dlq.begin_redrive`.
         """
-        chosen = None if headers is None else dict(headers)
-        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
+        filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text, trace=trace)
         id, how = bulk_options(options)
         return await self._session.execute(ops.ReplayMessages(self.name, filter, target, id, how))
 
@@ -373,8 +378,7 @@ class Queue:
         A page examines at most `look_back` messages and takes about two seconds, so it may be short or empty: pass its
         `cursor` to get the next page, until the cursor is None.
         """
-        chosen = None if headers is None else dict(headers)
-        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
+        filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text, trace=trace)
         call = ops.SearchMessages(self.name, filter, state, group, limit, look_back, cursor)
         return await self._session.execute(call)
 
@@ -395,7 +399,8 @@ class Queue:
     ) -> HistorySeries:
         """Return metrics of the queue over time; see `Penstock.history`."""
         span = (since, until, step, compare, marks, forecast)
-        return await self._session.execute(ops.GetSeries(self.name, tuple(metrics), *span))
+        operation = ops.GetSeries(self.name, metrics, *span)  # type: ignore[arg-type]  # it makes a tuple of them
+        return await self._session.execute(operation)
 
     async def options(self) -> QueueOptions:
         """Return the options of the queue. Raises `QueueNotFound`."""

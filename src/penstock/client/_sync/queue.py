@@ -14,6 +14,7 @@ from penstock.batch import Batch
 from penstock.client._sync.bulk import DeadLetters
 from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
 from penstock.client._sync.delivery import Delivery, Leased
+from penstock.client.arguments import check_batch, check_consumer, check_function, check_stop
 from penstock.client.member import MemberState
 from penstock.client.session import Session
 from penstock.client.thread_runtime import Event
@@ -144,7 +145,7 @@ class Queue:
         options = (lease_seconds, consumer, partitions, auto_ack, start)
         request = (
             validation.lease_of(max)
-            if options == _NO_OPTIONS
+            if type(max) is int and options == _NO_OPTIONS
             else validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
         )
         if group is not DEFAULT_GROUP:
@@ -175,6 +176,7 @@ class Queue:
 
         Raises `QueueNotFound` or `GroupNotFound`.
         """
+        check_consumer(batch, idle_seconds, stop)
         begin = start
 
         def lease(count: int, wait: float) -> Leased:
@@ -206,6 +208,10 @@ class Queue:
         needed, as in `lease`. If the queue or the group is deleted, the loop raises an error; with `survives` it waits
         until they exist again, and recreates the group if `start` is given. See docs/groups.md.
         """
+        check_batch(batch)
+        check_stop(stop)
+        check_function(on_assigned, "on_assigned")
+        check_function(on_revoked, "on_revoked")
 
         def run() -> Generator[Delivery, None, None]:
             member_state = MemberState(self.name, group, member, start, batch, lease_seconds, session_seconds)
@@ -245,8 +251,7 @@ class Queue:
 
         It runs in the background. `options` are those of `dlq.begin_redrive`.
         """
-        chosen = None if headers is None else dict(headers)
-        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
+        filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text, trace=trace)
         id, how = bulk_options(options)
         return self._session.execute(ops.ReplayMessages(self.name, filter, target, id, how))
 
@@ -374,8 +379,7 @@ class Queue:
         A page examines at most `look_back` messages and takes about two seconds, so it may be short or empty: pass its
         `cursor` to get the next page, until the cursor is None.
         """
-        chosen = None if headers is None else dict(headers)
-        filter = MessageFilter(since=since, until=until, key=key, headers=chosen, text=text, trace=trace)
+        filter = MessageFilter(since=since, until=until, key=key, headers=headers, text=text, trace=trace)
         call = ops.SearchMessages(self.name, filter, state, group, limit, look_back, cursor)
         return self._session.execute(call)
 
@@ -396,7 +400,8 @@ class Queue:
     ) -> HistorySeries:
         """Return metrics of the queue over time; see `Penstock.history`."""
         span = (since, until, step, compare, marks, forecast)
-        return self._session.execute(ops.GetSeries(self.name, tuple(metrics), *span))
+        operation = ops.GetSeries(self.name, metrics, *span)  # type: ignore[arg-type]  # it makes a tuple of them
+        return self._session.execute(operation)
 
     def options(self) -> QueueOptions:
         """Return the options of the queue. Raises `QueueNotFound`."""

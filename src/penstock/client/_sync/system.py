@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Callable, Sequence
 from datetime import datetime
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any, Literal
 
 from penstock import operations as ops
@@ -17,6 +17,7 @@ from penstock.client._sync.consumer import consume
 from penstock.client._sync.delivery import Delivery, Leased, LeasedQueues
 from penstock.client._sync.queue import Queue, Transaction
 from penstock.client._sync.stage import StageRunner
+from penstock.client.arguments import check_consumer, check_function, path_text
 from penstock.client.session import Session
 from penstock.client.thread_runtime import Event
 from penstock.model import (
@@ -101,6 +102,7 @@ class Queues:
             return self.lease(queues, count, wait, lease_seconds, group, consumer, start=start, order=order)
 
         validation.queue_choice(queues, order)
+        check_consumer(batch, idle_seconds, stop)
         return consume(lease, self._session, batch, idle_seconds, stop)
 
     @property
@@ -169,7 +171,8 @@ class Queues:
         this process with `history=True`.
         """
         span = (since, until, step, compare, marks, forecast)
-        return self._session.execute(ops.GetSeries(None, tuple(metrics), *span))
+        operation = ops.GetSeries(None, metrics, *span)  # type: ignore[arg-type]  # it makes a tuple of them
+        return self._session.execute(operation)
 
     def signatures(self, limit: int = 50) -> SignatureReport:
         """Return the dead letters of all queues by error signature; `queue.dlq.signatures` has those of one queue."""
@@ -239,7 +242,8 @@ class Queues:
         but the newest moments afterwards. With a passphrase, keys and users are included, encrypted. `on_progress` is
         called with bytes done and bytes in total.
         """
-        return run_backup(self._session, fspath(destination), keep, passphrase, on_progress)
+        check_function(on_progress, "on_progress")
+        return run_backup(self._session, path_text(destination, "destination"), keep, passphrase, on_progress)
 
     def sync(self) -> int:
         """Wait until everything so far is on disk, whatever the durability. Returns the last durable sequence."""
