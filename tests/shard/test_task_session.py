@@ -134,6 +134,19 @@ async def test_workers_and_schedules_on_a_loop(opened):
 
 
 @on_a_loop
+async def test_what_an_operator_wants_of_a_worker_wakes_whoever_waits_for_news_on_a_loop(opened):
+    session, inside = opened
+    await session.execute(ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
+    news = asyncio.create_task(session.execute(ops.AwaitNews("w1", 60)))
+    await until(lambda: any(box.wakes for box in inside.tasks.registry._mail.values()))
+
+    await session.execute(ops.QuietWorker("w1"))
+
+    assert (await asyncio.wait_for(news, SECONDS / 2)).requested == "quiet"
+    await session.close()
+
+
+@on_a_loop
 async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     inside = Session(None)
     session = AsyncSession(inside)
