@@ -265,13 +265,15 @@ class Cluster:
 
     def wait_whole(self) -> None:
         """Until every machine takes part again."""
-        until(lambda: self._synchronous() == len(self.machines) - 1, "all standbys")
+        until(lambda: self._synchronous() and len(self._streaming()) == len(self.machines) - 1, "all standbys")
 
-    def _synchronous(self) -> int:
-        """How many standbys confirm commits."""
+    def _synchronous(self) -> bool:
+        """Whether there is a standby that confirms commits."""
+        return any(member["role"] in ("quorum_standby", "sync_standby") for member in self._streaming())
+
+    def _streaming(self) -> list[dict[str, Any]]:
         members = self.wait_primary().ask("/cluster")["members"]
-        roles = ("quorum_standby", "sync_standby")
-        return sum(member["role"] in roles and member["state"] == "streaming" for member in members)
+        return [member for member in members if member["state"] == "streaming"]
 
     def wait_commit(self) -> None:
         """Until PostgreSQL takes a commit, which a standby has too."""

@@ -37,11 +37,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Wall time at the start plus monotonic time, slewed towards the wall clock."""
+    """Wall time at the start plus monotonic time, slewed towards the wall clock.
 
-    def __init__(self) -> None:
+    `wall_ns` is another wall clock than this machine's.
+    """
+
+    def __init__(self, wall_ns: Callable[[], int] | None = None) -> None:
+        self._wall_ns = wall_ns or time.time_ns
         # Until the next look: (since when, wall time less monotonic time then, what that gains per second), in ns.
-        self._course = (time.monotonic_ns(), time.time_ns() - time.monotonic_ns(), 0)
+        self._course = (time.monotonic_ns(), self._wall_ns() - time.monotonic_ns(), 0)
 
     def now(self) -> int:
         return self.read()[0]
@@ -66,7 +70,7 @@ class SystemClock:
             return since, offset + gain, 0
         try:
             if self._course is course:
-                before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+                before, wall, after = time.monotonic_ns(), self._wall_ns(), time.monotonic_ns()
                 skew = wall - (before + after) // 2 - offset - gain
                 if after - before > BLINK_NS or abs(skew) <= NEAR_NS:
                     skew = 0

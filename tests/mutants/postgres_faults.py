@@ -8,6 +8,8 @@ from tests.mutants.fault import Fault
 
 ZOMBIES: Final = "tests/postgres/test_zombies.py"
 UNKNOWN: Final = "tests/postgres/test_unknown_commits.py"
+CLOCK: Final = "tests/postgres/test_store_clock.py"
+INTERRUPTED: Final = "tests/postgres/test_takeover_interrupted.py"
 LOOP: Final = "tests/postgres/test_loop_commits.py"
 
 POSTGRES_FAULTS: Final = (
@@ -113,6 +115,30 @@ POSTGRES_FAULTS: Final = (
         "        return now + self._ahead_us, monotonic - self.stalled_us()\n",
         "        return now + self._ahead_us, monotonic\n",
         (f"{UNKNOWN}::test_no_lease_runs_out_while_a_commit_stalls",),
+    ),
+    Fault(
+        "rotation-stops-leases",
+        "after a rotation no lease runs out until the next commit",
+        "postgres/journal.py",
+        "        self.stalls.commit_answered()\n        self._full.append(full)\n",
+        "        self._full.append(full)\n",
+        (f"{UNKNOWN}::test_a_lease_runs_out_after_a_rotation_though_nothing_else_is_committed",),
+    ),
+    Fault(
+        "clock-of-the-node",
+        "the time of a shard is the wall clock of its node",
+        "postgres/store.py",
+        "StoreClock(SystemClock(self._server_time.wall_ns))",
+        "StoreClock(SystemClock())",
+        (f"{CLOCK}::test_a_new_owner_whose_clock_is_hours_wrong_uses_the_time_of_the_server",),
+    ),
+    Fault(
+        "takeover-not-given-up",
+        "a node that is stopped while its takeover waits for the store never ends",
+        "server/node.py",
+        "                store.links.hurry()\n",
+        "                pass\n",
+        (f"{INTERRUPTED}::test_a_node_that_is_stopped_while_its_takeover_waits_for_the_store_ends",),
     ),
     Fault(
         "stale-answers",

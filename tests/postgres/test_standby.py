@@ -27,15 +27,16 @@ class Replicated:
     """A primary that waits for its standby, which is stopped at first."""
 
     def __init__(self) -> None:
-        self.primary = PostgresServer(
-            synchronous_standby_names="standby1", wal_level="replica", max_wal_senders="5", wal_sender_timeout="2s"
-        )
-        # Nothing is there yet to confirm anything, and these commits need nobody.
-        with psycopg.connect(self.primary.url("postgres"), autocommit=True) as connection:
-            connection.execute("SET synchronous_commit = local")
-            connection.execute("CREATE DATABASE store")
+        self.primary = PostgresServer(wal_level="replica", max_wal_senders="5", wal_sender_timeout="2s")
+        self.primary.sql("CREATE DATABASE store")
         self.standby = PostgresServer.standby_of(self.primary, "standby1")
         self.url = self.primary.url("store")
+        self.wait_for("standby1")
+
+    def wait_for(self, names: str) -> None:
+        """Have commits wait for these standbys from now on."""
+        self.primary.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.primary.sql("SELECT pg_reload_conf()")
 
     def close(self) -> None:
         self.standby.close()
@@ -116,6 +117,19 @@ def test_a_standby_that_is_not_synchronous_does_not_count(replicated):
     finally:
         replicated.standby.kill()
         replicated.standby.follow(replicated.primary, "standby1")
+
+
+def test_a_quorum_of_standbys_is_accepted_with_a_warning(replicated, caplog):
+    prepare(replicated.url, replicated=True)
+    assert "as a quorum" not in caplog.text
+    replicated.wait_for("ANY 1 (standby1)")
+    try:
+        until(lambda: replicated.count("sync_state = 'quorum'") == 1)
+        prepare(replicated.url, replicated=True)
+        assert "as a quorum" in caplog.text
+    finally:
+        replicated.wait_for("standby1")
+        until(replicated.is_synchronous)
 
 
 def test_pushes_wait_for_a_standby_that_died_and_no_attempt_is_lost(replicated, tmp_path):

@@ -296,7 +296,7 @@ def test_an_owner_that_heard_nothing_of_the_store_answers_nothing_and_takes_no_p
 
 
 def test_what_was_handed_to_a_store_that_never_comes_back_is_unknown_and_closing_ends(url, postgres, monkeypatch):
-    monkeypatch.setattr("penstock.postgres.journal.CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("penstock.postgres.links.HURRY_SECONDS", 0.3)
     store, links = faulty_store(url)
     session = Session(None, store=store, background=False)
     blocking = BlockingSession(session)

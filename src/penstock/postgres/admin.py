@@ -1,4 +1,4 @@
-"""What an operator does to a store from outside: make it, look at it, migrate it, move the shard to another node."""
+"""Operations on a store from outside: create, show and migrate it, and move the shard to another node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
 
 
 def init(target: Target, deployment: str = "", *, replicated: bool = False) -> schema.Status:
-    """Check the server and make the tables, or migrate them."""
+    """Check the server, and create or migrate the tables."""
     links = Links(target, "penstock store")
     try:
         check_server(links, replicated=replicated)
@@ -56,7 +56,7 @@ def init(target: Target, deployment: str = "", *, replicated: bool = False) -> s
 
 
 def status(target: Target) -> StoreStatus:
-    """Look at a store for as long as it takes to see who is alive."""
+    """The status of a store. It takes as long as it takes to see which nodes are alive."""
     links, looks = Links(target, "penstock store"), Looks()
     try:
         with links.borrowed() as link:
@@ -83,7 +83,7 @@ def _node(name: str, view: View, looks: Looks) -> NodeStatus:
 
 
 def drain(target: Target, node: str, *, wait: bool = True) -> str:
-    """Have a node give the shard to another one, and take it no more until it is started again; the new owner."""
+    """Have a node hand the shard over, and stay a spare until it is restarted; returns the new owner."""
     links, clock = Links(target, "penstock node"), SystemClock()
     try:
         with links.borrowed() as link:

@@ -1,12 +1,15 @@
-"""What a server must be like before anything is entrusted to it. Each refusal says what to change."""
+"""Checks of a server before it is used. Each refusal says what to change."""
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from penstock.errors import StoreRefused, StoreUnavailable
 from penstock.postgres.link import Link
 from penstock.postgres.links import Links
+
+logger: Final = logging.getLogger("penstock.store")
 
 VERSION_MIN: Final = 130_000
 PROBES: Final = 8  # statements between which a pooler may give the session to somebody else
@@ -16,16 +19,17 @@ POOL: Final = f"connect to PostgreSQL directly, or pool sessions (pool_mode = se
 
 _OFF: Final = """
     SELECT name FROM pg_settings WHERE setting = 'off' AND name IN ('fsync', 'full_page_writes') ORDER BY name"""
-# What the configuration says of the one that every session sets for itself.
+# Every session sets this one itself; this is what the configuration says.
 _RESET: Final = """
     SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND reset_val = 'off'
         AND NOT EXISTS (SELECT 1 FROM pg_db_role_setting WHERE setconfig::text LIKE '%synchronous_commit%')"""
 _STANDBYS: Final = """
-    SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')"""
+    SELECT DISTINCT sync_state FROM pg_stat_replication
+    WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')"""
 
 
 def check_server(links: Links, *, replicated: bool) -> None:
-    """Refuse a server that would not keep what it confirms."""
+    """Refuse a server that may lose what it confirms."""
     with links.borrowed() as link:
         _check_version(link)
         _check_durability(link)
@@ -58,7 +62,13 @@ def _check_standbys(link: Link) -> None:
             "replicated: the role lacks the right to see whether standbys are synchronous",
             hint="GRANT pg_monitor TO the role",
         )
-    if link.one(_STANDBYS) == (0,):
+    states = link.rows(_STANDBYS)
+    if ("quorum",) in states:
+        logger.warning(
+            "standbys confirm commits as a quorum: a primary that was suspended may confirm commits that are lost;"
+            ' with Patroni, set synchronous_mode: "on"'
+        )
+    if not states:
         raise StoreRefused(
             "replicated: no standby is synchronous, so a commit would be on one machine only",
             hint="set synchronous_standby_names, as docs/postgresql.md shows, or start without replicated",
@@ -66,12 +76,12 @@ def _check_standbys(link: Link) -> None:
 
 
 def is_pooled(link: Link) -> bool:
-    """Whether something between here and the server answers for it."""
+    """Whether a pooler is between this process and the server."""
     return link.one("SELECT pg_backend_pid()") != (link.announced_pid,)
 
 
 def _check_pooler(links: Links) -> None:
-    """Refuse a pooler that gives a session to somebody else between two statements, or has too few of them."""
+    """Refuse a pooler that shares sessions between two statements, or that has too few of them."""
     sessions: list[Link] = []
     try:
         sessions.extend(links.new(statement_seconds=PROBE_SECONDS) for _ in range(SESSIONS))

@@ -1,7 +1,8 @@
 """The clock of a shard in PostgreSQL: the server's time, and leases whose time stops while the server stalls.
 
 Nodes need not agree about the time. An owner starts from the time of the server, and never before the newest message,
-so that time does not go back at a takeover. From then on it advances by the monotonic clock of the node.
+so that time does not go back at a takeover. Then it follows the time of the server, which every heartbeat reads; the
+wall clock of the node is not used.
 
 Consumers cannot settle while the server does not answer, and must not lose their leases for it: `Stalls` adds up how
 long it stalled, and `StoreClock.monotonic`, by which leases and memberships end, is behind by that much.
@@ -13,19 +14,34 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
 
 STALE_US: Final = 1_500_000  # without a commit or a heartbeat for this long, an owner may have been deposed
 STALL_US: Final = 250_000  # a commit that takes longer stops the clock of leases for the rest
 NEVER: Final = 1 << 62
 
 
-class StoreClock:
-    """Another clock, moved to the time of the store. `stalled_us` is how long the store has stalled until now."""
+class ServerTime:
+    """The wall clock of the server, as last read, carried on by the monotonic clock of this node."""
 
-    def __init__(self, clock: Clock, ahead_us: int) -> None:
+    def __init__(self, server_us: int, seen_at: int) -> None:
+        self._monotonic = SystemClock().monotonic
+        self.saw(server_us, seen_at)
+
+    def saw(self, server_us: int, seen_at: int) -> None:
+        """The server's clock was read; `seen_at` is when, by the monotonic clock."""
+        self._ahead_us = server_us - seen_at
+
+    def wall_ns(self) -> int:
+        return (self._monotonic() + self._ahead_us) * 1000
+
+
+class StoreClock:
+    """Another clock, never before the newest message. `stalled_us` is how long the store has stalled until now."""
+
+    def __init__(self, clock: Clock) -> None:
         self.inner = clock
-        self._ahead_us = ahead_us
+        self._ahead_us = 0
         self.stalled_us: Callable[[], int] = lambda: 0
 
     def now(self) -> int:

@@ -1,7 +1,7 @@
 """A `Disk` whose files are rows: manifests, parts of checkpoints, segments, staged batches, pins, the marker.
 
 Every change is a transaction of its own, durable when it returns, and fenced by the term of the owner: a process that
-has been deposed changes nothing. Only pins may be written by whoever reads.
+has been deposed changes nothing. Readers may write pins only.
 
 Files under `journal/` are the tables of the journal, which is how `FileReader`, history and the doctor read them. They
 are written by `PostgresJournal` alone.
@@ -29,7 +29,7 @@ NO_TABLE: Final = "42P01"
 
 _LOG: Final = re.compile(r"journal/(\d{20})\.log")
 
-# S608: what is put into statements here are numbers and the names of tables, which are made of numbers.
+# S608: only numbers, and names of tables made of numbers, are put into statements here.
 _READ: Final = f"""
     SELECT f.bytes, substring(d.data
         FROM (greatest($3::bigint - d.chunk::bigint * {CHUNK}, 0) + 1)::integer
@@ -49,7 +49,7 @@ _UPSERT: Final = """
     VALUES ($1, $2, nextval('penstock.file_ids'), $3, $4)
     ON CONFLICT (shard, name) DO UPDATE SET file = excluded.file, bytes = excluded.bytes, term = excluded.term
     RETURNING file"""
-# Any role may run it; it is a record in the log of PostgreSQL, so that its commit waits for the standbys.
+# Any role may run it. It writes a record to PostgreSQL's log, so its commit waits for the standbys.
 CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'penstock', '')::text"
 _PLACE: Final = """
     SELECT system_identifier::text || '/' || (SELECT oid::text FROM pg_database WHERE datname = current_database())
@@ -58,7 +58,7 @@ _FOREVER: Final = 1 << 50
 
 
 class StorePath(PurePosixPath):
-    """The place of a store in messages: it reads like a path and prints like a URL."""
+    """The location of a store in messages: used like a path, printed as a URL."""
 
     def __str__(self) -> str:
         return super().__str__().replace(":/", "://", 1)
@@ -162,7 +162,7 @@ class PostgresDisk:
         return PLENTY
 
     def confirm(self) -> None:
-        """A synchronous commit of one's own: what was read before it is as durable as it will ever be."""
+        """Make a synchronous commit: what was read before it is durable once this returns."""
         self._links.ask(lambda link: link.rows(CONFIRM))
 
     # changing
@@ -217,7 +217,7 @@ class PostgresDisk:
             return PostgresFile(self, name, create_bytes, is_new=True)
 
     def patch(self, name: str, writes: Sequence[tuple[int, bytes]], size: int) -> None:
-        """Write some bytes of a file, which is made if it is missing, and set its size."""
+        """Write some bytes of a file, which is created if it is missing, and set its size."""
 
         def patch(link: Link) -> None:
             rows = link.rows(_READ, self._shard, name, 0, _FOREVER)
@@ -243,7 +243,7 @@ class PostgresDisk:
             return result
 
     def make_directory(self, name: str) -> None:
-        """Names need no directories here."""
+        """Files need no directories here."""
 
     def sync_directory(self, name: str) -> None:
         """Every change was durable when it returned."""
@@ -255,7 +255,7 @@ class PostgresDisk:
         return f"database {row[0]}"
 
     def lock(self) -> None:
-        """The store was taken over before: the term is the lock."""
+        """Nothing to do: the term is the lock."""
 
     def renew(self) -> None:
         """A synchronous commit in this term; `Deposed` when it is over."""
@@ -269,7 +269,7 @@ class PostgresDisk:
 
 
 class PostgresFile:
-    """A file that is open: what is written is stored when it is synced or closed."""
+    """An open file: writes are stored when it is synced or closed."""
 
     def __init__(self, disk: PostgresDisk, name: str, size: int, *, is_new: bool) -> None:
         self.name = name
@@ -309,7 +309,7 @@ class PostgresFile:
 
 
 class _Input:
-    """What pyarrow reads a file through."""
+    """A file as an input of pyarrow."""
 
     def __init__(self, disk: PostgresDisk, name: str, size: int) -> None:
         self._disk = disk

@@ -1,13 +1,13 @@
 """The journal in PostgreSQL: the bytes of journal files, one row per group commit, a table per file.
 
-- A row is appended by one statement that also checks the term: no row means that another node has taken over.
+- A row is appended by one statement that also checks the term: if no row was stored, another node has taken over.
 - Written is durable: `write` and `sync` are the same, and every level of durability counts as `fsync`.
-- A commit whose outcome is unknown (the connection broke, a deadline passed, PostgreSQL warned that it was not
-  replicated) is found out: read whether the row is there, commit synchronously in the same term, and only then believe
-  what was read. If the row is not there it is sent again; its key makes a second one impossible.
-- A row is sent by a thread that waits for the answer (`sync`), or by an event loop that goes on meanwhile
-  (`send_commit`, `receive_commit`). All but a plain answer is left to `sync`, which takes over what a loop has sent.
-- While the store cannot be reached, commits wait and are tried again. New pushes are refused meanwhile.
+- When the outcome of a commit is unknown (the connection broke, a deadline passed, PostgreSQL warned that it was not
+  replicated), the row is looked up, and the result is trusted only after a synchronous commit in the same term. If the
+  row is missing it is sent again; its key prevents a second one.
+- A row is sent by a thread that waits for the answer (`sync`), or by an event loop that continues meanwhile
+  (`send_commit`, `receive_commit`). Any other answer than success is left to `sync`, which takes over what a loop sent.
+- While the store is unavailable, commits wait and are retried. New pushes are refused meanwhile.
 - A journal that has less than was confirmed stops for good, and so does one whose term is over.
 
 `append` takes no lock, as in files. `_committing` guards the connection, the position and the counters.
@@ -55,10 +55,9 @@ logger: Final = logging.getLogger("penstock.journal")
 
 ROW_BYTES_MAX: Final = 4 * limits.MIB  # of a row, unless one frame is larger
 SENT_BYTES_MAX: Final = 256 * limits.KIB  # that an event loop sends itself; more would keep it from others
-PENDING_BYTES_MAX: Final = 64 * limits.MIB  # gathered while the store does not answer
-AGAIN_SECONDS: Final = 0.25  # after which callers may ask again, while the store does not answer
-COMMITS_KEPT: Final = 4_096  # of which it is known when they were durable
-CLOSE_SECONDS: Final = 5.0  # for a last commit, when the store does not answer
+PENDING_BYTES_MAX: Final = 64 * limits.MIB  # that may wait while the store does not answer
+AGAIN_SECONDS: Final = 0.25  # after which callers may retry, while the store does not answer
+COMMITS_KEPT: Final = 4_096  # whose time is remembered
 DROP_LOCK: Final = "SET LOCAL lock_timeout = '200ms'"
 LOCK_TIMEOUT: Final = "55P03"
 UNIQUE: Final = "23505"
@@ -281,7 +280,7 @@ class PostgresJournal(StoredJournal):
         self._stored(row)
 
     def _patiently(self, action: Callable[[], None]) -> None:
-        """Try something until it works; waits while the store is away."""
+        """Try something until it works; waits while the store is away, unless everything is being closed."""
         pause = RETRY_SECONDS_MIN
         self.stalls.commit_waits()
         while True:
@@ -292,7 +291,7 @@ class PostgresJournal(StoredJournal):
                     raise
                 self._link_lost(error)
                 failure = error
-            if self._stop.wait(pause):
+            if self._fenced.links.is_given_up or self._stop.wait(pause):
                 raise StorageError(f"the journal is closed, and not everything was stored: {failure}")
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
@@ -364,18 +363,12 @@ class PostgresJournal(StoredJournal):
 
     def finish(self) -> None:
         self._fenced.links.hurry()
-        timer = threading.Timer(CLOSE_SECONDS, self._stop.set)
-        timer.daemon = True
-        timer.start()
         try:
             if self.is_stale() and self.failed is None:
-                self._stop.set()
                 self._fail(self.stale_refusal())
             self.sync()
         except StorageError as error:
             logger.warning("the last changes could not be stored: %s", error)
-        finally:
-            timer.cancel()
 
     def close(self) -> None:
         if self._closed:

@@ -1,12 +1,12 @@
 """One connection to PostgreSQL, spoken to at the level of `libpq`.
 
-- The settings that the promises rest on are set and read back when a link is made, whatever the role or the database
-  says; nothing else of the session is relied upon.
+- The settings that guarantees depend on are set and read back when a link is created, whatever the role or the database
+  has configured; no other setting of the session matters.
 - A statement has a deadline. When it passes, the socket is closed: a statement is never cancelled, because a commit
   that is cancelled while it waits for its standby is reported as done.
-- What was sent when a link breaks may or may not have happened: `StoreUnavailable` says so. A warning of class 01000,
-  which is how PostgreSQL reports a commit that no standby has confirmed, is the same.
-- A prepared statement can be sent without waiting, by callers that watch the socket; its answer is checked as any.
+- The outcome of a statement that was sent when a link broke is unknown: `StoreUnavailable`. The same holds for a
+  warning 01000, by which PostgreSQL reports a commit that no standby has confirmed.
+- A prepared statement can be sent without waiting, by callers that watch the socket. Its answer is checked like others.
 
 For one thread at a time.
 """

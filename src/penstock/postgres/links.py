@@ -1,9 +1,8 @@
-"""Connections of one process to a store: borrowed, given back, made again when they break; and the fence.
+"""Connections of one process to a store: a small pool with retries, and the fence.
 
-A question is asked again after a lost connection. A change is one transaction that begins by locking the row of the
-shard with the owner's term: where that row is not there, another node has taken over, and nothing was changed. Changes
-are written so that doing them twice is the same as once, because after a lost connection nobody knows whether the first
-time counted.
+A query is repeated after a lost connection. A change is one transaction that first locks the row of the shard with the
+owner's term: if that row is missing, another node has taken over, and nothing is changed. Changes are idempotent,
+because after a lost connection it is unknown whether the first attempt was committed.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Links:
         self._idle: list[Link] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._hurried_until: int | None = None  # until when anything is tried again, once everything is about to end
-        self._is_away = False  # since then the server could not be reached
+        self._hurried_until: int | None = None  # how long anything is retried, once closing has begun
+        self._is_away = False  # the server could not be reached after that
         self._made: WeakSet[Link] = WeakSet()
 
     def new(self, *, statement_seconds: float | None = None) -> Link:
@@ -63,21 +62,25 @@ class Links:
         return link
 
     def hurry(self) -> None:
-        """Everything is about to be closed: what does not work soon is given up, so that it ends in bounded time."""
+        """Closing begins: what does not succeed within `HURRY_SECONDS` fails, so that closing takes bounded time."""
         with self._lock:
             if self._hurried_until is None:
                 self._hurried_until = _clock.monotonic() + round(HURRY_SECONDS * 1_000_000)
                 for link in list(self._made):
                     link.hurry()
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether `hurry` was called more than `HURRY_SECONDS` ago: nothing is retried any more."""
+        return self._hurried_until is not None and _clock.monotonic() >= self._hurried_until
+
     def note_lost(self) -> None:
-        """A connection was lost. When there was time enough since everything is being closed, no other is made."""
-        hurried = self._hurried_until
-        self._is_away = self._is_away or (hurried is not None and _clock.monotonic() >= hurried)
+        """A connection was lost. After `is_given_up`, no other is made."""
+        self._is_away = self._is_away or self.is_given_up
 
     @contextmanager
     def borrowed(self) -> Iterator[Link]:
-        """A connection for a while. One that broke, or that an exception left in a transaction, is not kept."""
+        """Borrow a connection. A broken one is not kept; an exception rolls back its transaction."""
         with self._lock:
             if self._closed.is_set():
                 raise Closed("the store is closed")
@@ -99,7 +102,7 @@ class Links:
                 link.close()
 
     def ask(self, question: Callable[[Link], T]) -> T:
-        """Ask, again after a lost connection."""
+        """Run a query, and repeat it after a lost connection."""
 
         def once() -> T:
             with self.borrowed() as link:
@@ -108,7 +111,7 @@ class Links:
         return self.patiently(once, READ_SECONDS)
 
     def patiently(self, action: Callable[[], T], seconds: float) -> T:
-        """Do something again, for a while, as long as connections break."""
+        """Run an action, and repeat it after transient errors for at most the given number of seconds."""
         until, pause = _clock.monotonic() + round(seconds * 1_000_000), RETRY_SECONDS_MIN
         while True:
             try:
@@ -125,7 +128,7 @@ class Links:
         self._closed.wait(seconds)
 
     def close(self) -> None:
-        """End all connections, also those of callers' own."""
+        """Close all connections, including those of `new`."""
         with self._lock:
             self._closed.set()
             everyone = list(self._made)
@@ -135,7 +138,7 @@ class Links:
 
 
 class Fenced:
-    """Changes of one shard in one term. `on_deposed` is called when somebody else has a later one."""
+    """Changes of one shard in one term. `on_deposed` is called when another node has a later term."""
 
     def __init__(self, links: Links, shard: int, term: int) -> None:
         self.links = links
@@ -144,7 +147,7 @@ class Fenced:
         self.on_deposed: Callable[[Deposed], object] = lambda error: None
 
     def change(self, action: Callable[[Link], T]) -> T:
-        """Run `action` in one fenced transaction, again when nobody knows whether it counted."""
+        """Run `action` in one fenced transaction; repeated when its outcome is unknown."""
         return self.links.patiently(lambda: self._once(action), CHANGE_SECONDS)
 
     def _once(self, action: Callable[[Link], T]) -> T:
@@ -157,17 +160,17 @@ class Fenced:
             return result
 
     def deposed(self) -> Deposed:
-        """The error that says so; whoever must know is notified."""
+        """Notify `on_deposed`, and return the error to raise."""
         error = Deposed(f"another node has taken over: term {self.term} of shard {self.shard} has ended")
         self.on_deposed(error)
         return error
 
 
 def is_passing(error: StorageError) -> bool:
-    """Whether a failure may pass by itself: the server restarts, or changes its role."""
+    """Whether an error is transient: the server restarts, or changes its role."""
     if isinstance(error, StoreUnavailable):
         return True
-    # Without an answer; shutting down, starting, crashed; too many connections; only reading, on its way down.
+    # No answer; shutting down, starting, crashed; too many connections; read-only before a shutdown; serialization.
     return isinstance(error, StoreRefused) and (
         not error.sqlstate
         or error.sqlstate[:2] in ("57", "08")

@@ -1,12 +1,12 @@
 """The nodes of a store: who is alive, who owns the shard, and whose turn it is to take it over.
 
-A node is alive as long as its counter moves. Nobody compares clocks: a counter that stood still over six successful
-looks, or over two when the node's connection is gone, is a dead node's. While the store is away nobody can look, so an
-outage makes nobody dead. When the owner is dead, or has given the shard back, the living try in the order of a
-rendezvous hash, each a little later than the one before it. Trying too early does no harm: the term decides.
+A node is alive as long as its counter changes. No clocks are compared: a node is dead when its counter was the same in
+six successful looks, or in two if its connection is gone. While the store is unavailable nobody can look, so an outage
+makes no node dead. When the owner is dead or has released the shard, the others try to take it in the order of a
+rendezvous hash, each a little later than the one before. Trying too early is harmless: the term decides.
 
-A name belongs to the process that registered it last. One that finds another process in its row ends: two owners of one
-name would depose each other for ever.
+A name belongs to the process that registered it last. A process that finds another one in its row ends: two owners with
+one name would depose each other forever.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from penstock.postgres.schema import SHARD
 logger: Final = logging.getLogger("penstock.store")
 
 BEAT_SECONDS: Final = 0.25
-STILL_LOOKS: Final = 6  # without a change, and the node is dead
+STILL_LOOKS: Final = 6  # without a change, after which a node is dead
 BROKEN_LOOKS: Final = 2  # the same, when its connection is gone
-TURN_LOOKS: Final = 2  # that the next in order waits longer than the one before it
+TURN_LOOKS: Final = 2  # by which the next in order waits longer than the one before
 BEAT_STATEMENT_SECONDS: Final = 5.0
 DRAIN: Final = "drain"
-EMBEDDED: Final = "embedded-"  # how the names of nodes begin that are no brokers
+ROUND_TRIP_US_MAX: Final = 250_000  # of a look; after a longer one, the server's time is known too inexactly
+EMBEDDED: Final = "embedded-"  # prefix of the names of nodes that are not brokers
 
 _REGISTER: Final = """
     INSERT INTO penstock.nodes (node, address, backend) VALUES ($1, $2, pg_backend_pid())
     ON CONFLICT (node) DO UPDATE SET address = $2, backend = pg_backend_pid(), counter = penstock.nodes.counter + 1
     RETURNING backend"""
-# After a lost connection: the row is still that of this process as long as it names its last session.
+# After a lost connection: the row still belongs to this process if it names the last session.
 _REGISTER_AGAIN: Final = """
     UPDATE penstock.nodes SET address = $2, backend = pg_backend_pid(), counter = counter + 1
     WHERE node = $1 AND backend = $3 RETURNING backend"""
@@ -50,15 +51,15 @@ _NODES: Final = """
     SELECT node, address, counter, durable_sequence, request,
         EXISTS (SELECT 1 FROM pg_stat_get_activity(backend)) FROM penstock.nodes"""
 _SHARD: Final = """
-    SELECT id, owner, term, (SELECT coalesce(max(file), 0) FROM penstock.files WHERE shard = $1 AND name = $2)
-    FROM penstock.shards WHERE shard = $1"""
+    SELECT id, owner, term, (SELECT coalesce(max(file), 0) FROM penstock.files WHERE shard = $1 AND name = $2),
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM penstock.shards WHERE shard = $1"""
 _FORGET: Final = """
     DELETE FROM penstock.nodes
     WHERE node LIKE 'embedded-%' AND NOT EXISTS (SELECT 1 FROM pg_stat_get_activity(backend))"""
 
 
 class Node(NamedTuple):
-    """A node as its row says."""
+    """The row of a node."""
 
     node: str
     address: str
@@ -69,13 +70,15 @@ class Node(NamedTuple):
 
 
 class View(NamedTuple):
-    """What one look found."""
+    """The result of one look."""
 
     shard_id: bytes
     owner: str
     term: int
     access_version: int
     nodes: Mapping[str, Node]
+    server_us: int = 0  # the time of the server
+    seen_at: int = 0  # the same instant by the monotonic clock of this node; 0 when that is not known well
 
 
 def look(link: Link, access_name: str = "") -> View:
@@ -83,22 +86,22 @@ def look(link: Link, access_name: str = "") -> View:
     row = link.one(_SHARD, SHARD, access_name)
     if row is None:
         raise StorageError("the store has no shard", hint="create it with `penstock store init`")
-    shard_id, owner, term, access_version = row
-    # After the owner: it is a node before it owns anything, so its row is there.
+    shard_id, owner, term, access_version, server_us = row
+    # Read after the owner: a node registers before it owns anything, so its row exists.
     nodes = {node[0]: Node(*node) for node in link.rows(_NODES)}
-    return View(shard_id, owner, term, access_version, nodes)
+    return View(shard_id, owner, term, access_version, nodes, server_us)
 
 
 class Looks:
-    """What several looks say together. No I/O, no clock."""
+    """Conclusions from several looks. No I/O, no clock."""
 
     def __init__(self) -> None:
-        self._still: dict[str, tuple[int, int]] = {}  # the counter of a node, and in how many looks it was the same
+        self._still: dict[str, tuple[int, int]] = {}  # its counter, and how many looks saw the same one
         self._view: View | None = None
         self._free_looks = 0  # in how many the shard had no living owner
 
     def saw(self, view: View) -> None:
-        """Another look."""
+        """Add the result of a look."""
         still = {}
         for name, node in view.nodes.items():
             counter, looks = self._still.get(name, (-1, 0))
@@ -107,7 +110,7 @@ class Looks:
         self._free_looks = self._free_looks + 1 if not view.owner or self.is_dead(view.owner) else 0
 
     def is_dead(self, name: str) -> bool:
-        """Whether a node is dead, as far as can be known."""
+        """Whether a node counts as dead."""
         node = None if self._view is None else self._view.nodes.get(name)
         if node is None:
             return True
@@ -140,9 +143,9 @@ class Membership:
         self.monotonic: Callable[[], int] = lambda: 0
         self.looks = Looks()
         self.view: View | None = None
-        self._moved: dict[str, tuple[int, int]] = {}  # the counter of each node, and when it was first seen so
+        self._moved: dict[str, tuple[int, int]] = {}  # of each node: its counter, and when that was first seen
         self.problem = ""  # why the last heartbeat failed
-        self.failed: StorageError | None = None  # why this process is no node any more
+        self.failed: StorageError | None = None  # why this process is no longer a node
         self.on_fail: Callable[[], object] = lambda: None
         self._backend = 0  # the last session that had the row
         self._links = links
@@ -161,7 +164,7 @@ class Membership:
         self.beat()
 
     def _have_row(self, link: Link) -> None:
-        """Have the row of this name; refused when another process counts in it."""
+        """Claim the row of this name; `DirectoryInUse` when another process updates it."""
         row = link.one(_REGISTER_AGAIN, self.node, self.address, self._backend)
         if row is None:
             other = link.one(_NAMESAKE, self.node)
@@ -173,7 +176,7 @@ class Membership:
         self._backend = row[0]
 
     def _moves(self, link: Link, counter: int) -> bool:
-        """Whether somebody else counts for this name."""
+        """Whether another process updates the row of this name."""
         for _ in range(BROKEN_LOOKS):
             self._stopping.wait(2 * BEAT_SECONDS)
             row = link.one("SELECT counter FROM penstock.nodes WHERE node = $1", self.node)
@@ -185,7 +188,7 @@ class Membership:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and be no node any more."""
+        """End the thread, and remove the row of this node."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -204,9 +207,12 @@ class Membership:
         link = self._link
         if not link.execute(_BEAT, self.node, self.durable_sequence()):
             self._have_row(link)
+        asked_at = self.monotonic()
         view = look(link, self._access_name)
-        self.looks.saw(view)
         now = self.monotonic()
+        if now - asked_at <= ROUND_TRIP_US_MAX:
+            view = view._replace(seen_at=(asked_at + now) // 2)
+        self.looks.saw(view)
         self._moved = {
             name: known if (known := self._moved.get(name, (-1, 0)))[0] == node.counter else (node.counter, now)
             for name, node in view.nodes.items()

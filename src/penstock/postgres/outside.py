@@ -1,4 +1,4 @@
-"""A store in PostgreSQL that is looked at while no node owns it: by `penstock verify` and `penstock doctor`."""
+"""Reading a store in PostgreSQL while no node owns it: for `penstock verify` and `penstock doctor`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_store(link: Link) -> None:
 
 
 def checked_target(url: str) -> Target:
-    """The store that a URL on a command line names; a password is refused: others on the machine could see it."""
+    """The store of a URL on the command line. A password in it is refused: other users of the machine could see it."""
     target = parse_store_url(url)
     if target.has_password:
         hint = "remove it and use PGPASSFILE or PGPASSWORD"
@@ -42,13 +42,13 @@ def checked_target(url: str) -> Target:
 
 
 class LookedAt(PostgresDisk):
-    """The files of a store that may be damaged: a journal file whose table is gone is missing, and nothing else is."""
+    """The files of a store that may be damaged: a journal file whose table is gone counts as missing."""
 
     def journal_files(self) -> list[int]:
         return [first for (first,) in self._links.ask(lambda link: link.rows(_WITH_TABLES, self._shard))]
 
     def names(self) -> list[str]:
-        """Of all files, but for what readers left for themselves."""
+        """The names of all files, except the pins of readers."""
         sql = "SELECT name FROM penstock.files WHERE shard = $1 ORDER BY name"
         names = [name for (name,) in self._links.ask(lambda link: link.rows(sql, self._shard))]
         kept = [name for name in names if not name.startswith(f"{pins.DIRECTORY}/")]
@@ -56,7 +56,7 @@ class LookedAt(PostgresDisk):
 
 
 def copy_to(store: LookedAt, disk: Disk, on_progress: Callable[[int, int], object]) -> None:
-    """Copy what there is of a store to an empty directory, byte by byte, sound or not."""
+    """Copy all files of a store to an empty directory as they are, damaged or not."""
     names = store.names()
     for number, name in enumerate(names):
         parts = name.split("/")[:-1]
@@ -68,7 +68,7 @@ def copy_to(store: LookedAt, disk: Disk, on_progress: Callable[[int, int], objec
 
 @contextmanager
 def unowned(url: str, role: str) -> Iterator[LookedAt]:
-    """The files of a store that no node has at work. Nothing can be changed."""
+    """The files of a store that no live node owns, read-only."""
     target = checked_target(url)
     links = Links(target, role)
     try:

@@ -1,4 +1,4 @@
-"""The tables of a store, their version, and how an older version becomes the present one.
+"""The tables of a store, their version, and migrations from older versions.
 
     penstock.store           one row: the version, the id of the store, the deployment that it belongs to
     penstock.shards          shard, id, owner, term; changes only at a takeover. Locking it is what fences a change
@@ -23,7 +23,7 @@ from penstock.storage.journal_files import name_of
 VERSION: Final = 1
 SHARD: Final = 0  # the only one, so far
 
-# From one version to the next; the first makes everything.
+# From one version to the next; the first creates everything.
 MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE SCHEMA IF NOT EXISTS penstock;
@@ -53,7 +53,7 @@ LOCK: Final = 0x50454E53544F434B
 
 
 class Status(NamedTuple):
-    """What a store says about itself. Version 0: there is none yet."""
+    """The description of a store. Version 0: there is none yet."""
 
     version: int
     id: bytes = b""
@@ -85,7 +85,7 @@ def status_of(link: Link) -> Status:
 
 
 def prepare(link: Link, deployment: str, *, migrate: bool = True) -> Status:
-    """Make the store, or bring it to this version; `migrate` False only checks. Several nodes may do so at once."""
+    """Create the store, or migrate it to this version; `migrate=False` only checks. Safe to run concurrently."""
     status = status_of(link)
     if status.version < VERSION and migrate:
         status = _migrate(link, deployment)
@@ -144,7 +144,7 @@ def journal_table(shard: int, first_sequence: int) -> str:
 
 
 def create_journal_table(shard: int, first_sequence: int) -> tuple[str, ...]:
-    """The statements that make it. Its rows are never changed, so there is nothing to vacuum."""
+    """The statements that create it. Its rows are never changed, so there is nothing to vacuum."""
     table = journal_table(shard, first_sequence)
     return (
         f"""CREATE TABLE IF NOT EXISTS {table} (position bigint PRIMARY KEY, sequence bigint NOT NULL,

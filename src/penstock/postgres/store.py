@@ -1,8 +1,7 @@
-"""A store in PostgreSQL, as a shard is opened on it: take it over, read it, own it, give it back.
+"""A store in PostgreSQL: taking its shard over, opening it and releasing it.
 
-Taking over is one statement that raises the term: whoever had it before can change nothing from then on. It is eager,
-because nothing rests on the former owner knowing: see `membership` for when a node decides to. It does not wait for
-what the former owner left half done.
+A takeover is one statement that raises the term. From then on the former owner can change nothing, whether it knows of
+the takeover or not, so a takeover does not wait for it. `membership` decides when a node takes over.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.errors import Closed, Deposed, DirectoryInUse, StorageError
 from penstock.journal import OpenFrame
 from penstock.postgres import schema
 from penstock.postgres.checks import check_server
-from penstock.postgres.clock import StoreClock
+from penstock.postgres.clock import ServerTime, StoreClock
 from penstock.postgres.disk import PostgresDisk
 from penstock.postgres.journal import PostgresJournal
 from penstock.postgres.link import Link, session_name
@@ -43,7 +42,6 @@ _END_BLOCKERS: Final = """
     SELECT pid, CASE WHEN application_name = $2 THEN pg_terminate_backend(pid) END FROM pg_stat_activity
     WHERE pid = ANY(pg_blocking_pids($1::integer))"""
 PATIENCE_SECONDS: Final = 0.5  # that a takeover waits for a lock before it looks who holds it
-_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
 class PostgresStore:
@@ -74,24 +72,25 @@ class PostgresStore:
         self._own_membership: Membership | None = None
         sizes = {"file_bytes": file_bytes, "file_frames_max": file_frames_max}
         self._sizes = {name: size for name, size in sizes.items() if size is not None}
-        self._known_durable = 0  # what somebody has seen confirmed
+        self._known_durable = 0  # the highest sequence that any node has confirmed
         self._journal: PostgresJournal | None = None
+        self._server_time: ServerTime | None = None  # unless a caller has brought a clock
 
     @property
     def membership(self) -> Membership:
-        """Of this process among the nodes, while the shard is open."""
+        """The membership of this process, while the shard is open."""
         membership = self._membership or self._own_membership
         assert membership is not None
         return membership
 
     def prepare(self) -> schema.Status:
-        """Check the server, and make or migrate the tables."""
+        """Check the server, and create or migrate the tables."""
         check_server(self.links, replicated=self._replicated)
         with self.links.borrowed() as link:
             return schema.prepare(link, self._deployment)
 
     def open(self) -> bytes:
-        """Take the shard over; its id."""
+        """Take the shard over; returns its id."""
         try:
             return self._open()
         except BaseException:
@@ -116,7 +115,7 @@ class PostgresStore:
         return identity
 
     def require_free(self, owner: str) -> None:
-        """Refuse to take the shard from a node that is at work. A process with a membership has decided already."""
+        """Refuse to take the shard from a live node. A process with a membership has checked that already."""
         if owner in ("", self.node) or self._membership is not None:
             return
         looks = Looks()
@@ -130,7 +129,7 @@ class PostgresStore:
         )
 
     def take(self, link: Link, term: int, owner: str) -> None:
-        """Raise the term, if nobody else has; `owner` has it until now."""
+        """Raise the term, unless another node has done so; `owner` is the owner until now."""
         with unblocked(self.links, link, owner):
             row = link.one(_TAKE, schema.SHARD, term, self.node)
         if row is None:
@@ -139,18 +138,16 @@ class PostgresStore:
         logger.info("took the shard over", extra={"node": self.node, "term": self.term})
 
     def clock(self, clock: Clock | None) -> StoreClock:
-        """The time of the store; a clock that a caller brings is left as it is."""
+        """The clock of the shard: the time of the server, or the clock that a caller passes."""
         if clock is not None:
-            self._clock = StoreClock(clock, 0)
+            self._clock = StoreClock(clock)
         else:
-            system = SystemClock()
-            row = self.links.ask(lambda link: link.one(_NOW))
-            assert row is not None
-            self._clock = StoreClock(system, row[0] - system.now())
+            self._server_time = ServerTime(self.links.ask(look).server_us, SystemClock().monotonic())
+            self._clock = StoreClock(SystemClock(self._server_time.wall_ns))
         return self._clock
 
     def open_journal(self, shard_id: bytes, known_durable: int, unseal: OpenFrame) -> PostgresJournal:
-        """The journal; refused when it has less than anybody here has seen confirmed."""
+        """Open the journal; `Damaged` when it ends before a sequence that is known to be confirmed."""
         assert isinstance(self.disk, PostgresDisk)
         self._journal = journal = PostgresJournal(
             self.disk,
@@ -166,12 +163,12 @@ class PostgresStore:
         return journal
 
     def opened(self, latest: int) -> list[Entry]:
-        """What must be durable before anything is served. The clock of a server that was promoted may be behind."""
+        """Entries that must be durable before anything is served. The clock of a promoted server may be behind."""
         self._clock.start_at(latest)
         return [Closing(self._clock.now(), term=self.term, node=self.node)]
 
     def start(self) -> None:
-        """The shard is served from now on: others see that this process lives, and it sees whether it is deposed."""
+        """The shard is served from now on: heartbeats show that this node lives, and whether it was deposed."""
         journal = self._journal
         assert journal is not None
         membership = self._membership
@@ -186,7 +183,9 @@ class PostgresStore:
         journal.stalls.is_watched = True
 
     def looked(self, view: View, sent_at: int) -> None:
-        """A heartbeat has shown who owns the shard; it was sent at this instant of the clock."""
+        """A heartbeat has read who owns the shard; `sent_at` is by the monotonic clock."""
+        if self._server_time is not None and view.seen_at:
+            self._server_time.saw(view.server_us, view.seen_at)
         if self._journal is None:
             return
         if view.term == self.term:
@@ -195,7 +194,7 @@ class PostgresStore:
             self.fenced.deposed()
 
     def saw_durable(self, sequence: int) -> None:
-        """Somebody has confirmed this much."""
+        """A node has confirmed frames up to this sequence."""
         self._known_durable = max(self._known_durable, sequence)
 
     def _marked(self) -> int:
@@ -207,7 +206,7 @@ class PostgresStore:
             write_mark(self.own_disk, Mark(sequence))
 
     def close(self) -> None:
-        """Give the shard back, if it is still ours."""
+        """Release the shard, unless this node was deposed."""
         if self._own_membership is not None:
             self._own_membership.stop()
         elif self._membership is not None:

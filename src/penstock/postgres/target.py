@@ -1,4 +1,4 @@
-"""Which PostgreSQL, by its URL; and what its errors mean to whoever runs Penstock."""
+"""The URL of a PostgreSQL store, its hosts, and its errors as users see them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.storage.disk import RealDisk
 
 T = TypeVar("T")
 
-SILENT_SECONDS: Final = 5.0  # that a host is left out that did not answer
+SILENT_SECONDS: Final = 5.0  # for which a host that did not answer is skipped
 HINT: Final = "postgresql://USER@HOST:PORT/DATABASE, with several HOST:PORT separated by commas"
 
-# Added unless the URL has them: the first primary among several hosts, and a peer that is gone is noticed.
+# Added unless the URL has them: use the primary among several hosts, and detect a lost peer.
 DEFAULTS: Final = {
     "target_session_attrs": "read-write",
     "keepalives_idle": "5",
@@ -37,7 +37,7 @@ _REMEDIES: Final = {
     "53300": "raise max_connections: a node needs five connections",
     "25006": "this server is read-only: use the primary, or all hosts with target_session_attrs=read-write",
 }
-# A refused connection has no code, only words.
+# A refused connection has no code, only a message.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 _WORDS: Final = {
     "password authentication failed": "28P01",
@@ -55,10 +55,9 @@ _WORDS: Final = {
 class Hosts:
     """The connection strings of one store, one for each host, tried in their order. Threads share what is known.
 
-    A machine that died answers nothing, and trying to connect takes the whole timeout. While the others decide who is
-    the primary now, a node tries again and again; it must not spend that time with the dead one. So a host that was
-    silent is left out for a while, unless all are. One that refuses, or that only reads, costs next to nothing and is
-    always tried.
+    A machine that died does not answer, and an attempt to connect takes the whole timeout. During a failover a node
+    tries to connect repeatedly, and must not spend that time on the dead machine. So a host that did not answer is
+    skipped for a while, unless all hosts are. A host that refuses or is read-only answers at once and is always tried.
     """
 
     def __init__(self, conninfos: tuple[str, ...], clock: Clock | None = None) -> None:
@@ -67,11 +66,11 @@ class Hosts:
         self._left_out: dict[str, int] = {}  # until when
 
     def connect(self, connect: Callable[[str], T], failure: type[Exception], silence: tuple[type[Exception], ...]) -> T:
-        """The first connection that can be made; raises the `failure` of the last host, with what the others said."""
+        """Return the first connection that succeeds; raises the error of the last host, with those of the others."""
         failures: list[Exception] = []
         for conninfo in self._in_turn():
             if conninfo in self._left_out:
-                self._leave_out(conninfo)  # other threads need not find out too
+                self._leave_out(conninfo)  # so that other threads do not wait for it too
             try:
                 connection = connect(conninfo)
             except failure as error:

@@ -23,10 +23,10 @@ from penstock.broker.access import Client
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.embedded.session import Session
-from penstock.errors import Deposed, Moved, PenstockError
+from penstock.errors import Deposed, Moved, PenstockError, StorageError
 from penstock.postgres.disk import PostgresDisk
 from penstock.postgres.link import session_name
-from penstock.postgres.links import Links
+from penstock.postgres.links import Links, is_passing
 from penstock.postgres.membership import DRAIN, Membership, View
 from penstock.postgres.store import PostgresStore
 from penstock.postgres.target import parse_store_url, read_password
@@ -138,19 +138,29 @@ class Node:
         store = self._new_store()
         store.saw_durable(self._seen_durable)
         try:
-            session = await asyncio.to_thread(self._open, store)
+            session = await self._open(store)
         except PenstockError as error:
             store.links.close()
             logger.warning("the shard cannot be opened here: %s", error)
-            self._pause(RETRY_SECONDS)
+            # After a lost connection the next look that succeeds decides again.
+            self._pause(0.0 if isinstance(error, StorageError) and is_passing(error) else RETRY_SECONDS)
             return
         self._store, self._session, self.role = store, session, "owner"
         session.shard.on_fail.append(self._notice)
         await self._replace(Server(self._settings, session))
         logger.info("serving", extra={"node": self.name, "term": store.term})
 
-    def _open(self, store: PostgresStore) -> Session:
-        return open_with(self._settings, None, store=store)
+    async def _open(self, store: PostgresStore) -> Session:
+        """Open the shard; given up soon if the node is stopped while the store does not answer."""
+        opening = asyncio.ensure_future(asyncio.to_thread(open_with, self._settings, None, store=store))
+        over = asyncio.ensure_future(self.over.wait())
+        try:
+            await asyncio.wait([opening, over], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                store.links.hurry()
+            return await opening
+        finally:
+            over.cancel()
 
     async def _become_spare(self, *, drain: bool) -> None:
         assert self._server is not None
