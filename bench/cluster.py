@@ -224,32 +224,36 @@ def synced(directory: Path, count: int) -> None:
 def together(scale: Scale) -> list[Row]:
     """64 callers who push one message after the other, each waiting for its own to be durable.
 
-    Our client sends each push by itself, or gathers them as the client of PostgreSQL does (`linger_ms`).
+    Our client gathers those of one turn of its event loop, with and without `linger_ms`, as the client of PostgreSQL
+    does; with `batch_max=1` it sends each by itself.
     """
     count = scale(6_400)
     with broker() as rig:
-        ours_ms, linger_ms, raw_ms = list[float](), list[float](), list[float]()
-        ours, lingering, gathered, plain = rounds_of(
-            rig.measured(count, lambda: asyncio.run(concurrent(rig.node.url(), count)), ours_ms),
-            rig.measured(count, lambda: asyncio.run(concurrent(rig.node.url(), count, linger_ms=1)), linger_ms),
+        ours_ms, single_ms, raw_ms = list[float](), list[float](), list[float]()
+        url = rig.node.url()
+        ours, lingering, single, gathered, plain = rounds_of(
+            rig.measured(count, lambda: asyncio.run(concurrent(url, count)), ours_ms),
+            lambda: per_second(count, lambda: asyncio.run(concurrent(url, count, linger_ms=1))),
+            rig.measured(count, lambda: asyncio.run(concurrent(url, count, batch_max=1)), single_ms),
             rig.measured(count, lambda: asyncio.run(coalesced(rig, count)), raw_ms),
             lambda: per_second(count, lambda: inserted(rig.connection, count, CONCURRENT)),
             rounds=ROUNDS,
         )
     how = "64 callers, gathered into INSERTs by their client"
-    cpu, raw_cpu = median(linger_ms) * BATCH, median(raw_ms) * BATCH
+    cpu, raw_cpu = median(ours_ms) * BATCH, median(raw_ms) * BATCH
     return [
-        compared("64 concurrent pushes, gathered by our client", lingering, gathered, how, 1),
-        Row("the same, CPU time per 1,000", cpu, "ms", raw_cpu, f"{how}; {spread(linger_ms, raw_ms)} ×"),
-        compared("64 concurrent pushes, each by itself", ours, gathered, how),
+        compared("64 concurrent pushes", ours, gathered, how, 1),
+        Row("the same, CPU time per 1,000", cpu, "ms", raw_cpu, f"{how}; {spread(ours_ms, raw_ms)} ×"),
         compared("the same", ours, plain, "64 rows per INSERT, without callers"),
-        Row("the same, CPU time per 1,000", median(ours_ms) * BATCH, "ms", raw_cpu, how),
+        compared("the same with linger_ms=1", lingering, gathered, how),
+        compared("64 concurrent pushes, each by itself", single, gathered, how),
+        Row("the same, CPU time per 1,000", median(single_ms) * BATCH, "ms", raw_cpu, how),
     ]
 
 
-async def concurrent(url: str, count: int, linger_ms: float | None = None) -> None:
+async def concurrent(url: str, count: int, **options: Any) -> None:
     """Into a queue."""
-    async with penstock.aio.connect(url, linger_ms=linger_ms) as ps:
+    async with penstock.aio.connect(url, **options) as ps:
         queue = ps.queue("single")
 
         async def push() -> None:

@@ -36,7 +36,7 @@ def against_echo(scale: Scale) -> list[Row]:
 
 
 def against_peers(scale: Scale) -> list[Row]:
-    """64 tasks of the SDK on one connection, no gathering."""
+    """64 tasks of the SDK on one connection, gathered by turns of the event loop."""
     peer, name = peers.best("W2")
     rate = pushed(None)
     floor = None if peer is None else 3 * peer

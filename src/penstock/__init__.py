@@ -223,10 +223,10 @@ def connect(
     Several URLs are tried in turn. With TLS, use `penstocks://` or `https://`: `tls_ca` is a file with the CAs to
     trust instead of the system's; `tls_certificate` and `tls_key` authenticate the client. `client` names this program
     in the broker's metrics and logs. `connect_seconds` limits connecting, `timeout` every call after that. A rate
-    limit is waited for up to `rate_limit_seconds` (`timeout` if None). With `linger_ms`, concurrent pushes are sent
-    together, at most `batch_max` at a time. A `producer` name lets a successor take over: earlier connections with
-    that name can no longer push. `metrics` is a function or an `Observer` that receives every measurement
-    (docs/telemetry.md). See docs/client.md for details.
+    limit is waited for up to `rate_limit_seconds` (`timeout` if None). With `linger_ms`, concurrent pushes wait for
+    one another and are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
+    earlier connections with that name can no longer push. `metrics` is a function or an `Observer` that receives every
+    measurement (docs/telemetry.md). See docs/client.md for details.
 
     Raises `Unavailable` if no broker answers, `TlsFailed` if TLS fails and `NotAuthenticated` if the token is not
     accepted.

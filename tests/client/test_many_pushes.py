@@ -16,6 +16,7 @@ from tests.support.brokers import BrokerThread
 
 SECONDS = 100  # nothing here takes that long; a hang fails instead of hanging
 FEW, MANY = 2_000, 6_000  # both well above what may be under way at a time
+EACH_WAY = pytest.mark.parametrize("options", [{}, {"key": "k"}], ids=["gathered", "each by itself"])
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_the_steps_of_concurrent_pushes_are_linear(broker):
         async with aio.connect(broker.url) as ps:
             queue = ps.queue("jobs")
             with counting() as steps:
-                ids = await asyncio.gather(*(queue.push(b"a") for _ in range(count)))
+                ids = await asyncio.gather(*(queue.push(b"a", key="k") for _ in range(count)))
             assert len(set(ids)) == count
             return steps[0]
 
@@ -61,11 +62,12 @@ def test_the_steps_of_concurrent_pushes_are_linear(broker):
     assert many / few < 1.3 * MANY / FEW
 
 
-def test_pushes_that_are_cancelled_while_they_wait_hold_nobody_up(broker):
+@EACH_WAY
+def test_pushes_that_are_cancelled_while_they_wait_hold_nobody_up(broker, options):
     async def run():
         async with aio.connect(broker.url) as ps:
             queue = ps.queue("jobs")
-            pushes = [asyncio.ensure_future(queue.push(b"%d" % n)) for n in range(FEW)]
+            pushes = [asyncio.ensure_future(queue.push(b"%d" % n, **options)) for n in range(FEW)]
             await asyncio.sleep(0)
             for push in pushes[::2]:
                 push.cancel()
@@ -77,12 +79,13 @@ def test_pushes_that_are_cancelled_while_they_wait_hold_nobody_up(broker):
     assert FEW // 2 + 1 <= on_a_loop(run()) <= FEW + 1
 
 
-def test_a_connection_that_is_lost_under_many_pushes_loses_and_doubles_none(broker):
+@EACH_WAY
+def test_a_connection_that_is_lost_under_many_pushes_loses_and_doubles_none(broker, options):
     async def run():
         async with aio.connect(broker.url) as ps:
             queue = ps.queue("jobs")
             await queue.push(b"first")
-            pushes = asyncio.gather(*(queue.push(b"%d" % n) for n in range(FEW)))
+            pushes = asyncio.gather(*(queue.push(b"%d" % n, **options) for n in range(FEW)))
             for _ in range(3):
                 await asyncio.sleep(0)
                 await asyncio.to_thread(broker.cut)

@@ -18,15 +18,15 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import limits
-from penstock.batch import encode_one
+from penstock.batch import encode_one, typed_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, TlsFailed, Unavailable
 from penstock.forks import refuse_in_forks
-from penstock.model import MessageId, Outcome, Receipt
+from penstock.model import ContentType, Durability, MessageId, Outcome, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connector import Connector, Transport
 from penstock.remote.exchange import Exchange, Garbled, given_up, tell
 from penstock.remote.http_pool import HttpPool
-from penstock.remote.linger import AsyncLinger, resolve
+from penstock.remote.linger import AsyncLinger, AsyncTurn, resolve
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.session import RemoteSession
@@ -55,6 +55,8 @@ class AsyncSession(RemoteSession):
         self._waiting: deque[Request] = deque()  # for a connection, or for room among the pushes
         self._connecting: asyncio.Task[None] | None = None
         self._out: list[Buffer] = []
+        self._turn = AsyncTurn(self, settings.batch_max)
+        self._is_flushing = False  # what was pushed and written in this turn of the loop is sent at its end
         self._is_full = False  # the broker does not read
         self._is_closed = False
         self._is_checking = False
@@ -83,7 +85,10 @@ class AsyncSession(RemoteSession):
         if self.loop is not None:
             if self._linger is not None:
                 await self._linger.close()
-            while any(request.is_numbered for request in (*self.exchange.unanswered(), *self._waiting)):
+            self._turn.flush()
+            while self._turn.is_repeating or any(
+                request.is_numbered for request in (*self.exchange.unanswered(), *self._waiting)
+            ):
                 await self.answered()
         self._is_closed = True
         if self._connecting is not None:
@@ -100,6 +105,8 @@ class AsyncSession(RemoteSession):
     def submit(self, request: Request) -> None:
         """Have a request sent as soon as it can be; `on_reply` is called on the loop."""
         loop = self.loop or self._loop()
+        if self._turn.has_any:
+            self._turn.flush()
         request.on_reply = self._hook
         if self._is_closed:
             tell(request, Closed("this Penstock is closed", hint="connect again with penstock.aio.connect()"))
@@ -140,7 +147,8 @@ class AsyncSession(RemoteSession):
         return producer is None or not request.is_numbered or request.sequence > 0 or producer.has_room()
 
     def _tell(self, request: Request, answer: Any) -> None:
-        if isinstance(answer, RateLimited | Unavailable) and answer.retry_after_seconds:
+        is_for_each = request.is_gathered and request.sent <= 1 and isinstance(answer, RateLimited)
+        if isinstance(answer, RateLimited | Unavailable) and answer.retry_after_seconds and not is_for_each:
             wait = answer.retry_after_seconds
             # As much of its time has passed as is not left until its deadline.
             passed = self.settings.timeout_seconds + request.wait_seconds - (request.deadline - self.loop.time())
@@ -330,12 +338,20 @@ class AsyncSession(RemoteSession):
 
     def _write(self, data: list[Buffer]) -> None:
         if data:
-            if not self._out:
-                self.loop.call_soon(self.flush)
+            self._flush_soon()
             self._out += data
 
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.loop.call_soon(self.flush)
+
     def flush(self) -> None:
-        """Send the frames of this turn of the loop."""
+        """Send the pushes and frames of this turn of the loop."""
+        self._is_flushing = True
+        if self._turn.has_any:
+            self._turn.flush()
+        self._is_flushing = False
         out, self._out = self._out, []
         if out and self._transport is not None:
             # Many small frames are cheaper to send as one; large ones are not copied.
@@ -348,12 +364,22 @@ class AsyncSession(RemoteSession):
             encode_one(payload)  # refuses it
         if self._linger is not None and not self._is_closed:
             return self._linger.push(queue, payload, self.loop or self._loop())
-        request = asking.push_one(queue, payload)
         if self._waiting or self._is_full:
-            return self.ask_push(request)
-        request.future = (self.loop or self._loop()).create_future()
-        self.submit(request)
-        future: asyncio.Future[MessageId] = request.future
+            return self.ask_push(asking.push_one(queue, payload))
+        return self._push_with_others(queue, payload, ContentType.BYTES)
+
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> Awaitable[MessageId]:
+        typed = typed_one(data) if durability is None else None
+        if typed is None or self._waiting or self._is_full:
+            return self.ask_push(asking.push_encoded(queue, data, durability))
+        content, payload = typed
+        return self._push_with_others(queue, payload, ContentType(content))
+
+    def _push_with_others(self, queue: str, payload: bytes, content: ContentType) -> Awaitable[MessageId]:
+        """Push with what else is pushed in this turn of the loop."""
+        future: asyncio.Future[MessageId] = (self.loop or self._loop()).create_future()
+        self._flush_soon()
+        self._turn.add(queue, payload, content, future)
         return future
 
     async def ask_push(self, request: Request) -> Any:

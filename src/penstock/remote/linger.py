@@ -8,9 +8,10 @@ A batch that is refused is pushed again one message at a time: nobody fails for 
 
 Pushes of many tasks, gathered into batches.
 
-What comes in one turn of the loop leaves together at its end. While enough batches of the queue are under way, the next
-one waits for an answer to come in, for a full batch, or until it has lingered long enough: so nobody waits for company
-that does not come, and a batch is as large as the load is. A call costs one future and no task.
+What comes in one turn of the loop leaves together at its end (`AsyncTurn`). With a linger, the next batch waits while
+enough batches of the queue are under way: for an answer to come in, for a full batch, or until it has lingered long
+enough. So nobody waits for company that does not come, and a batch is as large as the load is. A call costs one future
+and no task.
 
 A batch that is refused is pushed again one message at a time: nobody fails for another's message.
 """
@@ -23,9 +24,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from penstock import limits
-from penstock.batch import Batch
-from penstock.errors import Closed, PenstockError, ServerError
-from penstock.model import MessageId
+from penstock.batch import Batch, encode_plain
+from penstock.errors import Closed, OutcomeUnknown, PenstockError, ServerError
+from penstock.model import ContentType, MessageId
 from penstock.remote import request as asking
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
@@ -176,6 +177,117 @@ class Sender(Protocol):
     async def room(self) -> None: ...
 
 
+class AsyncBatches:
+    """Sends pushes of several tasks as one batch; each task gets the answer to its own."""
+
+    def __init__(self, session: Sender) -> None:
+        self._session = session
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the messages of a refused batch are being pushed one by one."""
+        return bool(self._tasks)
+
+    def send(
+        self,
+        queue: str,
+        payloads: list[bytes],
+        futures: list[IdFuture],
+        content: ContentType = ContentType.BYTES,
+        on_reply: Callable[[], object] | None = None,
+    ) -> None:
+        """Send a batch; `on_reply` is called before the tasks get their answers."""
+
+        def answered(request: Request, answer: Any) -> None:
+            if on_reply is not None:
+                on_reply()
+            if isinstance(answer, PushReply):
+                for future, id in zip(futures, answer.ids(), strict=True):
+                    if not future.done():
+                        future.set_result(id)
+            elif len(futures) == 1 or isinstance(answer, ServerError | Closed | OutcomeUnknown):
+                for future in futures:
+                    _fail(future, answer)
+            else:
+                self._repeat(queue, payloads, futures, content, request.deadline)
+
+        request = asking.push(queue, Batch(encode_plain(payloads, content)), None, None)
+        request.is_gathered, request.then = True, answered
+        self._session.submit(request)
+
+    def send_one(self, queue: str, payload: bytes, future: IdFuture, content: ContentType, deadline: float = 0) -> None:
+        """Send one message by itself."""
+        request = asking.push_typed(queue, payload, content) if content else asking.push_one(queue, payload)
+        request.future, request.deadline = future, deadline
+        self._session.submit(request)
+
+    def _repeat(
+        self, queue: str, payloads: list[bytes], futures: list[IdFuture], content: ContentType, deadline: float
+    ) -> None:
+        async def push() -> None:
+            for payload, future in zip(payloads, futures, strict=True):
+                await self._session.room()
+                self.send_one(queue, payload, future, content, deadline)
+
+        task = self._session.loop.create_task(push())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Turn:
+    """What one turn of the loop pushes to one queue."""
+
+    __slots__ = ("bytes", "content", "futures", "payloads")
+
+    def __init__(self, content: ContentType) -> None:
+        self.content = content  # of all of them
+        self.payloads: list[bytes] = []
+        self.futures: list[IdFuture] = []
+        self.bytes = 0
+
+
+class AsyncTurn:
+    """Gathers what tasks push in one turn of the loop; its owner flushes it at the end of the turn.
+
+    A message that comes alone is sent by itself. Messages of a queue keep their order.
+    """
+
+    def __init__(self, session: Sender, batch_max: int) -> None:
+        self.has_any = False
+        self._batches = AsyncBatches(session)
+        self._batch_max = batch_max
+        self._queues: dict[str, _Turn] = {}
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the messages of a refused batch are being pushed one by one."""
+        return self._batches.is_repeating
+
+    def add(self, queue: str, payload: bytes, content: ContentType, future: IdFuture) -> None:
+        """One message more."""
+        turn = self._queues.get(queue)
+        if turn is None or turn.content != content:
+            if turn is not None:
+                self.flush()
+            turn = self._queues[queue] = _Turn(content)
+        self.has_any = True
+        turn.payloads.append(payload)
+        turn.futures.append(future)
+        turn.bytes += len(payload)
+        if len(turn.payloads) >= self._batch_max or turn.bytes >= BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        queues, self._queues, self.has_any = self._queues, {}, False
+        for queue, turn in queues.items():
+            if len(turn.payloads) == 1:
+                self._batches.send_one(queue, turn.payloads[0], turn.futures[0], turn.content)
+            else:
+                self._batches.send(queue, turn.payloads, turn.futures, turn.content)
+
+
 class AsyncLingerBuffer:
     """What has gathered for one queue."""
 
@@ -191,24 +303,15 @@ class AsyncLingerBuffer:
 
 
 class AsyncLinger:
-    """Gathers pushes of tasks into batches."""
+    """Gathers pushes of tasks into batches that may wait."""
 
-    def __init__(
-        self,
-        session: Sender,
-        linger_seconds: float,
-        batch_max: int,
-        push: Callable[..., Request] = asking.push,
-        push_one: Callable[..., Request] = asking.push_one,
-    ) -> None:
+    def __init__(self, session: Sender, linger_seconds: float, batch_max: int) -> None:
         self._session = session
-        self._push_request = push
-        self._push_one_request = push_one
+        self._batches = AsyncBatches(session)
         self._linger = linger_seconds
         self._batch_max = batch_max
         self._baskets: dict[str, AsyncLingerBuffer] = {}
         self._buffered = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def push(self, queue: str, payload: bytes, loop: asyncio.AbstractEventLoop) -> Awaitable[MessageId]:
         """Push with others; the id once it is durable."""
@@ -247,7 +350,7 @@ class AsyncLinger:
     async def close(self) -> None:
         """Send everything, and wait until it is answered."""
         self.flush()
-        while self._tasks or any(buffer.under_way for buffer in self._baskets.values()):
+        while self._batches.is_repeating or any(buffer.under_way for buffer in self._baskets.values()):
             await self._session.answered()
 
     def _flush(self, buffer: AsyncLingerBuffer) -> None:
@@ -260,36 +363,13 @@ class AsyncLinger:
         buffer.payloads, buffer.futures, buffer.bytes = [], [], 0
         buffer.under_way += 1
         self._buffered -= len(payloads)
-        request = self._push_request(buffer.queue, Batch.build(payloads), None, None)
-        request.then = lambda _, answer: self._on_reply(buffer, payloads, futures, answer)
-        self._session.submit(request)
+        self._batches.send(buffer.queue, payloads, futures, on_reply=lambda: self._on_reply(buffer))
 
-    def _on_reply(self, buffer: AsyncLingerBuffer, payloads: list[bytes], futures: list[IdFuture], answer: Any) -> None:
+    def _on_reply(self, buffer: AsyncLingerBuffer) -> None:
         buffer.under_way -= 1
-        if isinstance(answer, PushReply):
-            for future, id in zip(futures, answer.ids(), strict=True):
-                if not future.done():
-                    future.set_result(id)
-        elif len(futures) == 1 or isinstance(answer, ServerError | Closed):
-            for future in futures:
-                _fail(future, answer)
-        else:
-            self._singly(buffer.queue, payloads, futures)
         if buffer.timer is not None and buffer.under_way < UNDER_WAY_MAX:
             buffer.timer.cancel()
             buffer.timer = self._session.loop.call_soon(self._flush, buffer)
-
-    def _singly(self, queue: str, payloads: list[bytes], futures: list[IdFuture]) -> None:
-        async def push() -> None:
-            for payload, future in zip(payloads, futures, strict=True):
-                await self._session.room()
-                request = self._push_one_request(queue, payload)
-                request.future = future
-                self._session.submit(request)
-
-        task = self._session.loop.create_task(push())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _fail(future: asyncio.Future[Any], error: PenstockError) -> None:

@@ -47,8 +47,8 @@ class Request:
     """One request until it is answered. `on_reply` is called with the answer, or with a `PenstockError` as a value."""
 
     __slots__ = (
-        "again", "answer", "correlation", "deadline", "encode", "finishes", "future", "is_numbered", "kind", "on_reply",
-        "producer", "read", "sent", "sequence", "then", "wait_seconds",
+        "again", "answer", "correlation", "deadline", "encode", "finishes", "future", "is_gathered", "is_numbered",
+        "kind", "on_reply", "producer", "read", "sent", "sequence", "then", "wait_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class Request:
         self.again = again
         self.is_numbered = is_numbered
         self.finishes = finishes  # it is about leases that are held: only the broker that gave them can do it
+        self.is_gathered = False  # it has the pushes of several callers: refused, each is made again by itself
         self.wait_seconds = wait_seconds  # how long the broker may take before it answers
         self.producer: Producer | None = None  # whose sequence it has
         self.sequence = 0
@@ -147,13 +148,18 @@ def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Requ
         read_reply = request.read
         request.read = lambda body: read_reply(body).ids()[0]
         return request
-    name, (content_type, payload) = queue.encode(), typed
-    return Request(
-        Type.PUSH_TYPED,
-        lambda sequence: (requests.encode_push_typed(content_type, name, sequence, payload),),
-        _id_in(queue),
-        is_numbered=True,
-    )
+    content_type, payload = typed
+    return push_typed(queue, payload, content_type)
+
+
+def push_typed(queue: str, payload: bytes, content_type: int) -> Request:
+    """One message whose only option is its content type."""
+    name = queue.encode()
+
+    def encode(sequence: int) -> Sequence[Buffer]:
+        return (requests.encode_push_typed(content_type, name, sequence, payload),)
+
+    return Request(Type.PUSH_TYPED, encode, _id_in(queue), is_numbered=True)
 
 
 def push(

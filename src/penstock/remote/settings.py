@@ -163,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token: str | Callable[[], str] | None
     client: str
     producer: str  # empty: nobody can take over from this one
-    linger_seconds: float | None  # None: every push goes out by itself
+    linger_seconds: float | None  # None: no push waits for others
     batch_max: int
     timeout_seconds: float
     connect_seconds: float
