@@ -31,7 +31,10 @@ def kill_postmaster(cluster: Cluster) -> None:
 
 
 def freeze_machine(cluster: Cluster) -> None:
-    """It wakes when another is the primary, and must not confirm anything."""
+    """It wakes when another is the primary, and must not confirm anything.
+
+    With an etcd that lacks the fix of its issue 15247, it may win the lock back and undo commits: docs/postgresql.md.
+    """
     primary = cluster.wait_primary()
     primary.pause()
     while cluster.primary() in (None, primary):
