@@ -464,7 +464,8 @@ def example(kind):
     id = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
     proof = Receipt("mail", "0", 0, 1, 7)
     given = {
-        "id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest", "batch": b"",
+        "id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest",
+        "batch": 0 if kind is ops.CommitSink else b"",
         "ids": [MessageId("mail.dlq", "0", 0)],
         "progress": b"1", "action": "purge", "position": 0, "length": 1, "data": b"", "names": [],
         "task_id": id, "receipt": proof, "wait_seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),

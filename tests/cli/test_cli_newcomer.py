@@ -237,3 +237,9 @@ def test_a_url_with_a_slash_missing_is_not_taken_for_a_directory(run, url, meant
     assert f"url: {url!r} is not a URL" in refused.err
     assert f"did you mean '{meant}'?" in refused.err
     assert not Path(url.partition("/")[0]).exists()
+
+
+def test_creating_a_queue_says_whether_it_was_created(ps, run):
+    assert run("queues", "create", "fresh").out.strip() == "✓ queue fresh is created"
+    assert run("queues", "create", "fresh", "--exist-ok").out.strip() == "✓ queue fresh exists already; nothing changed"
+    assert run("queues", "create", "fresh").code == 1

@@ -175,9 +175,11 @@ def create(
 ) -> None:
     """Create a queue. Options that are not given have their defaults."""
     with broker.opened(create=True) as ps:
+        existed = exist_ok and queue in ps.queues()
         ps.create_queue(queue, exist_ok=exist_ok, **options.values)
         actual = msgspec.structs.asdict(ps.queue(queue).options())
-    output.done(f"queue {queue} exists", {"name": queue, "options": actual}, as_json=as_json)
+    text = f"queue {queue} exists already; nothing changed" if existed else f"queue {queue} is created"
+    output.done(text, {"name": queue, "options": actual}, as_json=as_json)
 
 
 @command(app)

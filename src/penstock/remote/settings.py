@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from penstock import limits, validation
+from penstock import limits
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, RateLimited
 from penstock.model import check_name, check_seconds
@@ -230,7 +230,10 @@ def settings(
 def _text(value: Any, name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise InvalidField(f"{name}: {value!r} is not text")
-    validation.text(value or "", name)
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise InvalidField(f"{name}: {value!r} is not valid text") from None
     return value or ""
 
 
