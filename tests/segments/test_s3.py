@@ -184,7 +184,7 @@ def test_older_code_refuses_a_directory_with_a_location(s3, tmp_path):
         ("s3://bucket?colour=blue", "'colour' is not an option"),
         ("s3://bucket?scheme=gopher", "http or https"),
         ("file://host/path", "absolute path"),
-        ("", "no location"),
+        ("", "is not a location"),
         ("s3://AKIA:verysecret@bucket/prefix", "credentials"),
         ("s3://AKIA@bucket/prefix", "contains a user name"),
         ("s3://bucket?secret_key=verysecret", "credentials"),
