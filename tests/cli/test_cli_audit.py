@@ -48,6 +48,15 @@ def test_records_are_listed_newest_first(data, run):
     assert run("audit", "list", "--url", data).out == result.out
 
 
+def test_a_record_is_about_the_first_argument_as_declared(tmp_path, run):
+    with penstock.open(tmp_path / "data", audit=True) as ps:
+        ps.access.create_key("shop", ["push:mail"], expires_seconds=2_592_000)
+    listed = run("audit", "--url", str(tmp_path / "data")).out
+
+    assert " shop " in listed
+    assert "2592000" not in listed
+
+
 def test_records_are_filtered(data, run):
     assert [record["what"] for record in run("audit", "list", "--what", "pause", "--url", data, "--json").json] == [
         "pause"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,12 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.cli.app import broker_last
+from penstock.dashboard.files import Files
+from penstock.errors import Unavailable
+from penstock.remote.settings import RetryLog
 from tests.cli.test_cli_docs import commands
+from tests.support.http import HttpThread
+from tests.support.logs import capture_logs
 from tests.support.readable import check_readable
 
 
@@ -146,6 +152,47 @@ def test_help_fits_80_columns(words, monkeypatch, capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("group", ["groups", "dlq", "tasks", "key", "backup"])
+def test_a_group_of_commands_without_one_says_what_is_missing(group, run):
+    refused = run(group)
+
+    assert refused.code == 1
+    assert refused.err == f"error: no command is given\nhint:  'penstock {group} --help' lists the commands\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("push", "usage: penstock push [OPTIONS] {QUEUE} [PAYLOAD];"),
+        ("lease", "usage: penstock lease [OPTIONS] {QUEUE…};"),
+        ("enqueue", "usage: penstock enqueue [OPTIONS] {TASK} [ARGUMENT…];"),
+    ],
+)
+def test_the_usage_marks_nothing_twice(command, usage, run):
+    assert usage in run(command).err
+
+
+def test_sql_without_a_query_is_an_error(run, tmp_path):
+    penstock.open(tmp_path / "data").close()
+    refused = run("sql", "--url", str(tmp_path / "data"), stdin=b"")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "no query is given" in refused.err
+
+
+def test_that_nobody_answers_is_reported_once_until_something_changes():
+    log, refused = RetryLog(), Unavailable("no broker answers: connection refused")
+    with capture_logs("penstock.client") as logs:
+        log.failed(refused, 5)
+        log.failed(refused, 5)  # another connection, or another try of a worker
+        assert len(logs) == 1
+        log.failed(Unavailable("no broker answers: timed out"), 5)
+        assert len(logs) == 2
+        log.connected()
+        log.failed(Unavailable("no broker answers: timed out"), 5)
+        assert len(logs) == 3
+
+
 # payloads
 
 
@@ -243,3 +290,20 @@ def test_creating_a_queue_says_whether_it_was_created(ps, run):
     assert run("queues", "create", "fresh").out.strip() == "✓ queue fresh is created"
     assert run("queues", "create", "fresh", "--exist-ok").out.strip() == "✓ queue fresh exists already; nothing changed"
     assert run("queues", "create", "fresh").code == 1
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_link_to_a_dashboard_that_is_not_built_says_so(is_built, run, tmp_path, monkeypatch):
+    if is_built:
+        (tmp_path / "index.html").write_text("<html></html>")
+    monkeypatch.setattr("penstock.server.http.app.Files", partial(Files, tmp_path))
+    server = HttpThread()
+    try:
+        shown = run("dashboard", "--no-open", "--url", f"http://127.0.0.1:{server.port}")
+    finally:
+        server.stop()
+
+    assert shown.code == 0
+    assert shown.out.endswith("/ui/\n")
+    assert ("has no dashboard" in shown.err) != is_built
+    assert ("install Node 20" in shown.err) != is_built

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import cli
 from penstock.errors import InvalidField
-from penstock.worker import Worker
+from penstock.worker import Worker, heartbeat
 from penstock.worker.command import load_app
 from penstock.worker.event_loop import SILENT_CHECKS_MAX, Watchdog
 from penstock.worker.heartbeat import Usage
@@ -102,6 +102,17 @@ def test_usage_is_measured():
     assert usage.cpu_percent(1_000_000) >= 0
     assert usage.memory_bytes() > 1_000_000
     assert doubled.memory_bytes() >= 2 * usage.memory_bytes() * 0.9
+
+
+def test_processor_time_is_not_measured_over_less_than_a_second(monkeypatch):
+    seconds = iter([0.0, 0.5, 2.0])
+    monkeypatch.setattr(heartbeat, "_cpu_seconds", lambda process: next(seconds))
+    usage = Usage(0)
+
+    assert usage.cpu_percent(1) == 0.0  # at once after the start: not 50 s per µs
+    assert usage.cpu_percent(1_000_000) == 50.0
+    assert usage.cpu_percent(1_999_999) == 50.0
+    assert usage.cpu_percent(3_000_000) == 75.0
 
 
 def test_every_option_of_a_worker_is_documented():

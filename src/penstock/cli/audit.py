@@ -15,6 +15,7 @@ from penstock.cli.options import AsJson, Flags, Since, command, expanded
 from penstock.cli.target import Broker
 from penstock.model import AUDIT_QUEUE
 from penstock.model_audit import AuditRecord, AuditVerification, verify_chain
+from penstock.operations.base import TABLE
 from penstock.units import plural
 
 app = typer.Typer(help="The audit log: list, verify.", invoke_without_command=True)
@@ -69,8 +70,13 @@ def _row(record: AuditRecord) -> tuple[str, str, str, str, str, str, int]:
 
 
 def _target(record: AuditRecord) -> str:
-    """What an operation without a queue was about: its first argument."""
-    return next((str(value) for value in record.arguments.values()), "")
+    """What an operation without a queue was about: its first argument, in the order of its declaration.
+
+    Records are stored with sorted names, and what is not an operation has no declaration.
+    """
+    operation = TABLE.get(record.what)
+    names = (*(operation.__struct_fields__ if operation else ()), *record.arguments)
+    return next((str(record.arguments[name]) for name in names if name in record.arguments), "")
 
 
 @command(app)

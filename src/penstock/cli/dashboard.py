@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from collections.abc import Callable
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -18,6 +20,9 @@ from penstock.cli.options import AsJson
 from penstock.cli.target import CLIENT, Broker
 from penstock.remote.settings import Address, addresses, settings
 
+if TYPE_CHECKING:
+    from penstock.remote.connection import Connection
+
 _LINKS_PATH: Final = "/api/v1/sessions/links"
 
 
@@ -27,16 +32,34 @@ class _Link(msgspec.Struct):
 
 def new_link(url: str, client: str, token: Callable[[], str] | None = None) -> str:
     """A link that signs in, once and within 10 minutes, as whoever this client is. `url` is that of HTTP."""
+    with _connected(url, client, token) as (connection, address):
+        link = msgspec.json.decode(connection.post(_LINKS_PATH, b"{}"), type=_Link)
+    return f"{address}{link.path}"
+
+
+def warn_if_not_built(url: str, client: str, token: Callable[[], str] | None = None) -> bool:
+    """Whether the broker has no dashboard; a note then says how to get it."""
+    with _connected(url, client, token) as (connection, address):
+        is_missing = connection.get_status("/ui/") == HTTPStatus.SERVICE_UNAVAILABLE
+    if is_missing:
+        output.write_note(
+            f"the broker at {address} has no dashboard: it was installed from a clone without Node; "
+            "install Node 20 or newer there, run 'make setup' and restart the broker"
+        )
+    return is_missing
+
+
+@contextmanager
+def _connected(url: str, client: str, token: Callable[[], str] | None) -> Iterator[tuple[Connection, Address]]:
     from penstock.remote.connection import Connection, Shared
 
     shared = Shared(settings(url, client=client, token=token))
     connection = Connection(shared)
     try:
         connection.open(shared.micros(shared.settings.connect_seconds))
-        link = msgspec.json.decode(connection.post(_LINKS_PATH, b"{}"), type=_Link)
+        yield connection, shared.route.current
     finally:
         connection.close()
-    return f"{shared.route.current}{link.path}"
 
 
 HTTP_PORT: Final = 7711
@@ -54,11 +77,15 @@ def dashboard(
 
     The link is made over HTTP: for a TCP URL, the same host with port 7711.
     """
-    link = new_link(str(_http_address(broker)), CLIENT, broker.token())
+    url = str(_http_address(broker))
+    link = new_link(url, CLIENT, broker.token())
+    is_missing = warn_if_not_built(url, CLIENT, broker.token())
     if as_json:
         output.write_json({"url": link})
         return
     output.write_plain(link)
+    if is_missing:
+        return
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if open_it or (open_it is None and is_terminal and typer.confirm("Open it in a browser?", default=True)):
         webbrowser.open(link)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import penstock
 from penstock.cli import output
-from penstock.cli.dashboard import new_link
+from penstock.cli.dashboard import new_link, warn_if_not_built
 from penstock.cli.target import CLIENT
 
 app = penstock.App("penstock://127.0.0.1:7710")  # `run` moves it to the real address
@@ -260,6 +260,7 @@ def run(where: Path, seconds: float | None) -> None:
             shop.start()
             try:
                 link = new_link(urls["http"], CLIENT)
+                warn_if_not_built(urls["http"], CLIENT)
                 output.write(f"The dashboard; the link works once, within 10 minutes:\n\n  {link}\n")
                 output.write(f"[dim]Data and logs are in {where}. Ctrl-C stops it.[/]")
                 with contextlib.suppress(KeyboardInterrupt):

@@ -101,6 +101,8 @@ def usage(error: Any, command: str) -> tuple[str, str]:
     match = re.match(r"No such command '(.+?)'", error.format_message())
     if match:
         return f"there is no command {match[1]!r}", _command_hint(match[1], context, command)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return "no command is given", f"'{command} --help' lists the commands"
     flag = _parameter(error)
     if type(error).__name__ == "MissingParameter":
         return f"{flag} is missing", f"usage: {_usage_line(context) or command}; {see}"
@@ -137,7 +139,11 @@ def _parameter(error: Any) -> str:
 
 
 def _usage_line(context: Any) -> str:
-    return "" if context is None else " ".join(context.get_usage().removeprefix("Usage:").split())
+    """How to call the command. The parser marks twice what our names mark already: `[[TEXT]]`, `{QUEUE…}...`."""
+    if context is None:
+        return ""
+    line = re.sub(r"\[\[(\S+?)\]\]", r"[\1]", " ".join(context.get_usage().removeprefix("Usage:").split()))
+    return re.sub(r"\[\[(\S+?)\]\.{3}\]\.{3}", r"[\1…]", line).replace("…}...", "…}").replace("...}...", "…}")
 
 
 def _plain(text: str) -> str:

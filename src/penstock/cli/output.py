@@ -158,7 +158,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not has_terminal():
-        raise CommandError(f"{question} This cannot be undone", hint="there is no terminal to ask: confirm with --yes")
+        hint = "it cannot be undone, and there is no terminal to ask: confirm with --yes"
+        raise CommandError(f"not confirmed: {question}", hint=hint)
     typer.confirm(question, abort=True, err=True)
 
 

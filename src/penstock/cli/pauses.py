@@ -31,7 +31,7 @@ def resume(broker: Broker, what: What = "all", namespace: Namespace = None, as_j
     with broker.opened() as ps:
         ps.resume(what, namespace=namespace)
     whose = f"namespace {namespace}" if namespace else "the broker"
-    output.done(f"{whose} flows", {"namespace": namespace, "what": what, "status": "resumed"}, as_json=as_json)
+    output.done(f"{whose} is resumed", {"namespace": namespace, "what": what, "status": "resumed"}, as_json=as_json)
 
 
 def pauses(broker: Broker, as_json: AsJson = False) -> None:

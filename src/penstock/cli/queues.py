@@ -234,7 +234,7 @@ def resume(
     with broker.opened() as ps:
         ps.queue(queue).resume(what, group=group)
     whose = f"group {group} of queue {queue}" if group else f"queue {queue}"
-    output.done(f"{whose} flows", {"name": queue, "status": "resumed"}, as_json=as_json)
+    output.done(f"{whose} is resumed", {"name": queue, "status": "resumed"}, as_json=as_json)
 
 
 @command(app)

@@ -384,8 +384,12 @@ def answer_all(query: str | None, asks: Ask, bar: Bar, kind: Format, out: Path |
         with bar.hidden():
             converse(answer)
     else:
-        for text in statements(sys.stdin):
+        count = 0
+        for count, text in enumerate(statements(sys.stdin), 1):  # noqa: B007 - the count is used below
             answer(text)
+        if not count:
+            hint = "penstock sql 'SELECT * FROM messages LIMIT 10', or statements on standard input"
+            raise CommandError("no query is given", hint=hint)
 
 
 def converse(answer: Callable[[str], None]) -> None:

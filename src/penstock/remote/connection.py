@@ -22,7 +22,7 @@ from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.route import Route
-from penstock.remote.settings import Address, Settings, log_retries
+from penstock.remote.settings import Address, Settings, retry_log
 from penstock.remote.tls import ClientTls, explained, no_answer, read_now, shutdown_both
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
@@ -93,6 +93,7 @@ class Connection:
         while True:
             failure = self._try_all(deadline, failure)
             if failure is None:
+                retry_log.connected()
                 return
             pause = self._settings.backoff(tries)
             tries += 1
@@ -100,7 +101,7 @@ class Connection:
             if left <= pause:
                 raise failure
             if tries == 1:
-                log_retries(failure, left)
+                retry_log.failed(failure, left)
             if self._shared.closing.wait(pause):
                 raise Closed("this Penstock is closed")
 
@@ -108,6 +109,11 @@ class Connection:
         """The answer of another route than that of frames, over HTTP; its error is raised."""
         assert isinstance(self._socket, HttpSocket)
         return self._socket.post(path, body)
+
+    def get_status(self, path: str) -> int:
+        """The HTTP status of a GET of a page."""
+        assert isinstance(self._socket, HttpSocket)
+        return self._socket.get_status(path)
 
     def close(self) -> None:
         """Hang up."""

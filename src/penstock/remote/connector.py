@@ -14,7 +14,7 @@ from penstock.remote.credentials import current_token, login
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
 from penstock.remote.route import Route
-from penstock.remote.settings import log_retries
+from penstock.remote.settings import retry_log
 from penstock.remote.tls import ClientTls, explained, no_answer
 from penstock.wire.frames import Buffer
 
@@ -100,6 +100,7 @@ class Connector:
         while True:
             transport = await self._try_all(deadline)
             if transport is not None:
+                retry_log.connected()
                 return transport
             pause = self._settings.backoff(tries)
             tries += 1
@@ -107,7 +108,7 @@ class Connector:
                 assert self.failure is not None
                 raise self.failure
             if tries == 1 and self.failure is not None:
-                log_retries(self.failure, deadline - loop.time())
+                retry_log.failed(self.failure, deadline - loop.time())
             await asyncio.sleep(pause)
 
     async def _try_all(self, deadline: float) -> Transport | None:

@@ -92,10 +92,10 @@ class Head:
             body_bytes,
         )
 
-    def of_route(self, path: str, body_bytes: int) -> bytes:
+    def of_route(self, path: str, body_bytes: int, method: str = "POST") -> bytes:
         """The head of a request to another route, with JSON for its body."""
         host = self._start.split(b"\r\n", 2)[1]
-        first = b"POST %b HTTP/1.1\r\n%b\r\nconnection: close\r\n" % (path.encode(), host)
+        first = b"%b %b HTTP/1.1\r\n%b\r\nconnection: close\r\n" % (method.encode(), path.encode(), host)
         return b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (first, self._token, body_bytes)
 
 
@@ -231,6 +231,13 @@ class HttpSocket:
         if response.status >= 300:
             raise error_of(answer)
         return answer
+
+    def get_status(self, path: str) -> int:
+        """The status of a GET of a page. Nothing can be sent on this connection afterwards."""
+        self._socket.sendall(self.head.of_route(path, 0, "GET"))
+        response = http.client.HTTPResponse(self._socket, method="GET")
+        response.begin()
+        return response.status
 
     def is_reusable(self) -> bool:
         """Whether another request may be sent: the last response is over, and the connection is not."""

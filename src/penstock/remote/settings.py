@@ -79,9 +79,24 @@ class Address(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}"
 
 
-def log_retries(failure: PenstockError, seconds: float) -> None:
-    """Report that nobody answers, once, when the first try fails: more tries follow."""
-    logger.warning("%s; retrying for %.0f s", failure, seconds)
+class RetryLog:
+    """Reports that nobody answers once for all connections of this process, until something changes."""
+
+    def __init__(self) -> None:
+        self._reported = ""
+
+    def failed(self, failure: PenstockError, seconds: float) -> None:
+        """The first try of a connection failed; more tries follow."""
+        if self._reported != str(failure):
+            self._reported = str(failure)
+            logger.warning("%s; retrying for %.0f s", failure, seconds)
+
+    def connected(self) -> None:
+        """Report the next failure, whatever it is."""
+        self._reported = ""
+
+
+retry_log: Final = RetryLog()
 
 
 def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:

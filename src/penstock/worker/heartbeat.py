@@ -33,6 +33,7 @@ logger: Final = logging.getLogger("penstock.worker")
 INTERVAL_US: Final = round(limits.worker_heartbeat_seconds * 1_000_000)
 RETRY_US: Final = 1_000_000  # after an error
 NOTIFICATION_SECONDS: Final = 30.0
+USAGE_US_MIN: Final = 1_000_000  # processor time is counted in steps of 10 ms: less says nothing
 
 
 class Usage:
@@ -42,12 +43,15 @@ class Usage:
         self._own = psutil.Process()
         self._children = children
         self._before = (now, self._total(_cpu_seconds))
+        self._percent = 0.0
 
     def cpu_percent(self, now: int) -> float:
-        """Since the last call; 100 is one processor."""
+        """Since the last measurement; 100 is one processor. Within a second of it, the figure stays the same."""
         at, seconds = self._before
-        self._before = (now, self._total(_cpu_seconds))
-        return round(max(0.0, self._before[1] - seconds) * 1e8 / max(1, now - at), 1)
+        if now - at >= USAGE_US_MIN:
+            self._before = (now, self._total(_cpu_seconds))
+            self._percent = round(max(0.0, self._before[1] - seconds) * 1e8 / (now - at), 1)
+        return self._percent
 
     def memory_bytes(self) -> int:
         """Resident memory now."""

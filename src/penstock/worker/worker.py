@@ -261,14 +261,16 @@ class Worker:
 
     async def _retried(self, request: Callable[[], Awaitable[T]]) -> T | None:
         """The reply of a broker, once one answers; None when the worker was stopped before."""
-        pause = 0.1
+        pause, reported = 0.1, ""
         while not self._stopped.is_set():
             try:
                 return await request()
             except ServerError as error:
                 if self.settings.is_draining:
                     raise
-                logger.warning("no broker answers yet", extra={"error": str(error)})
+                if str(error) != reported:
+                    reported = str(error)
+                    logger.warning("no broker answers yet; the worker keeps trying", extra={"error": reported})
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.0)):
                     await self._stopped.wait()
