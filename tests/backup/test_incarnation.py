@@ -60,7 +60,7 @@ def test_a_streaming_query_and_its_tasks_refuse_the_other_history(pair):
 def test_an_archive_of_the_first_history_takes_nothing_of_the_second(pair, tmp_path):
     archive = Archive(tmp_path / "archive")
     archive.claim(read_identity(RealDisk(pair[0])))
-    with pytest.raises(InvalidField, match="an archive of other data"):
+    with pytest.raises(InvalidField, match="an archive of different data"):
         archive.claim(read_identity(RealDisk(pair[1])))
 
 
