@@ -54,6 +54,11 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it asks about errors, which may repeat what a message holds."""
         return self.error_contains is not None or self.signature is not None
 
+    @property
+    def needs_read(self) -> bool:
+        """Whether a count of those that match tells what only readers see."""
+        return self.looks_inside or self.key is not None
+
     def matches(self, letter: Message) -> bool:
         """Whether a dead letter is meant."""
         headers = letter.headers or {}

@@ -260,6 +260,16 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     limit: int = 50
     cursor: str | None = None  # from the page before
 
+    @property
+    def looks_inside(self) -> bool:
+        """Whether it asks about arguments or errors."""
+        return self.argument is not None or self.error_contains is not None
+
+    @property
+    def needs_read(self) -> bool:
+        """Whether a count of those that match tells what only readers see."""
+        return self.looks_inside
+
 
 class TaskPage(msgspec.Struct, frozen=True):
     """A page of tasks, and the cursor of the next page; None on the last page."""
@@ -363,6 +373,7 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""  # why it failed, or what it waits for
     samples: tuple[str, ...] = ()  # of a dry run: ids of some that match
     is_exact: bool = True  # false: a dry run stopped counting, and `matched` is the least there are
+    expires_at: datetime | None = None  # while it waits after its canary: when it is stopped unless it is continued
 
     @property
     def is_over(self) -> bool:

@@ -15,9 +15,8 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.delivery.dedup import HOT_MAX, digest
 from penstock.envelopes import new_task_id
-from penstock.errors import InvalidField
 from penstock.model import Message
-from penstock.model_tasks import OperationAction, ScheduleSpec, TaskFilter, TaskSubmission
+from penstock.model_tasks import ScheduleSpec, TaskSubmission
 from tests.access.test_encryption import CANARY, inside, leaks, opened, seal
 
 KEYS = [f"order-{number}" for number in range(3)]
@@ -168,16 +167,6 @@ def test_a_schedule_from_before_is_encrypted_with_its_queue(tmp_path, exists):
     for path in (cut, tmp_path):
         with opened(path) as ps:
             assert inside(ps).run(ops.Schedules())[0] == before
-
-
-def test_an_operation_on_the_tasks_of_an_encrypted_queue_does_not_search_them(tmp_path):
-    with opened(tmp_path) as ps:
-        ps.create_queue("q", encryption=True)
-        for filter in (TaskFilter(queue="q", argument=CANARY), TaskFilter(queue="q", error_contains=CANARY)):
-            with pytest.raises(InvalidField, match="cannot be searched"):
-                inside(ps).run(ops.BeginOperation(OperationAction.CANCEL, filter))
-        inside(ps).run(ops.BeginOperation(OperationAction.CANCEL, TaskFilter(queue="q", task_type="mail")))
-    assert leaks(tmp_path) == []
 
 
 @pytest.mark.parametrize("end", ["checkpoint", "journal"])

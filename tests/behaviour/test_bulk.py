@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock import limits
 from penstock import operations as ops
-from penstock.errors import InvalidField, QueueNotFound, TaskConflict
+from penstock.errors import InvalidField, QueueFull, QueueNotFound, TaskConflict
 from penstock.model import to_datetime
 from penstock.model_letters import REPLAYED_FROM
 from penstock.model_tasks import BulkOptions, OperationState, OperationView, TaskFilter
@@ -22,6 +23,13 @@ from tests.support.operations import run_operation
 def finished(ps: Any, view: OperationView) -> OperationView:
     """An operation when it does not run any more. Looking at it works on it where there are no threads."""
     while view.state is OperationState.RUNNING:
+        view = ps.operations.get(view.operation_id)
+    return view
+
+
+def until_over(ps: Any, view: OperationView) -> OperationView:
+    """An operation that is over; whoever works on operations may notice the time a little later."""
+    while not view.is_over:
         view = ps.operations.get(view.operation_id)
     return view
 
@@ -105,6 +113,51 @@ def test_a_canary_that_is_stopped_leaves_the_rest_alone(ps):
     assert (stopped.state, stopped.done) == (OperationState.STOPPED, 3)
     assert len(queue.dlq.list()) == 4
     assert ps.operations.stop(view.operation_id) == stopped
+
+
+def test_canaries_that_wait_block_no_other_operations_and_are_stopped_after_a_day(ps, clock, monkeypatch):
+    monkeypatch.setattr(limits, "operations_running_max", 2)
+    monkeypatch.setattr(limits, "operations_waiting_max", 3)
+    queue = dead(ps, "mail", numbered(7))
+    waiting = [finished(ps, queue.dlq.begin_discard(canary=1)) for _ in range(3)]
+
+    assert [view.state for view in waiting] == [OperationState.WAITING] * 3
+    assert waiting[0].expires_at == waiting[0].updated_at + timedelta(days=1)
+    with pytest.raises(QueueFull, match="3 operations already wait"):
+        queue.dlq.begin_discard(canary=1)
+    assert finished(ps, queue.dlq.begin_discard(limit=1)).state is OperationState.DONE
+    clock.advance(86_399)
+    assert ps.operations.get(waiting[0].operation_id).state is OperationState.WAITING
+    clock.advance(1)
+
+    stopped = until_over(ps, waiting[0])
+    assert (stopped.state, stopped.done, stopped.expires_at) == (OperationState.STOPPED, 1, None)
+    assert stopped.error == "not continued within 24 hours of its canary"
+    assert len(queue.dlq.list()) == 3
+    with pytest.raises(TaskConflict):
+        ps.operations.continue_(stopped.operation_id)
+    assert finished(ps, queue.dlq.begin_discard(canary=1)).state is OperationState.WAITING
+
+
+def test_operations_end_with_their_queue_and_say_so(ps):
+    queue, source = dead(ps, "mail", numbered(3)), ps.create_queue("source")
+    source.push_many(numbered(2))
+    letters = finished(ps, queue.dlq.begin_redrive(canary=1))
+    into = finished(ps, source.replay(target="mail", canary=1))
+    elsewhere = finished(ps, dead(ps, "other", numbered(2)).dlq.begin_discard(canary=1))
+    assert [view.state for view in (letters, into)] == [OperationState.WAITING] * 2
+
+    ps.delete_queue("mail")
+    dead(ps, "mail", numbered(3))
+
+    for view in (letters, into):
+        ended = ps.operations.get(view.operation_id)
+        assert (ended.state, ended.done, ended.error) == (OperationState.FAILED, 1, "queue 'mail' was deleted")
+        assert ended.ended_at is not None
+        with pytest.raises(TaskConflict):
+            ps.operations.continue_(view.operation_id)
+    assert ps.operations.get(elsewhere.operation_id).state is OperationState.WAITING
+    assert len(ps.queue("mail").dlq.list()) == 3
 
 
 def test_a_canary_that_is_all_there_is_needs_no_answer(ps):
@@ -234,6 +287,21 @@ def begin(office: Office, action: str, options: BulkOptions = AT_ONCE, **wanted:
     while view.state is OperationState.RUNNING:
         view = office.confirmed(run_operation(office.session, ops.FindOperation(view.operation_id)))
     return view
+
+
+def test_operations_on_tasks_end_with_their_queue_except_those_that_forget_them(ps, office):
+    for _ in range(3):
+        office.enqueue()
+    one = BulkOptions(canary=1)
+    cancel, purge = (finished(ps, begin(office, action, one, queue="mail")) for action in ("cancel", "purge"))
+    assert [cancel.state, purge.state] == [OperationState.WAITING] * 2
+
+    ps.delete_queue("mail")
+
+    ended = ps.operations.get(cancel.operation_id)
+    assert (ended.state, ended.error) == (OperationState.FAILED, "queue 'mail' was deleted")
+    assert finished(ps, ps.operations.continue_(purge.operation_id)).state is OperationState.DONE
+    assert office.ids() == []
 
 
 def test_tasks_that_match_are_retried(office, clock):

@@ -226,3 +226,20 @@ def test_a_window_that_ends_before_it_begins_is_refused(clock):
     at = to_datetime(clock.now())
     with pytest.raises(InvalidField, match="from"):
         ops.SearchMessages("orders", MessageFilter(since=at, until=at))
+
+
+@pytest.mark.parametrize("state", ["leased", "waiting", "dead"])
+def test_a_search_by_a_state_that_is_indexed_looks_at_the_messages_in_it_alone(ps, clock, state):
+    queue = filled(ps, clock, backoff_base_seconds=3_600)
+    for delivery in queue.lease(7):
+        if state == "waiting":
+            delivery.nack()
+        elif state == "dead":
+            delivery.reject("no")
+    expected = [message for message in stored(queue) if queue.message(message.id).groups["default"].state == state]
+    assert len(expected) == 7
+
+    found, examined = everything(queue, state=state, limit=2)
+
+    assert [message.id for message in found] == [message.id for message in expected]
+    assert examined == 7

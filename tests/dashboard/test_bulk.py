@@ -56,7 +56,7 @@ def test_above_a_thousand_the_count_is_typed_and_a_canary_goes_first(dashboard, 
 
     expect(dialog).to_contain_text("5 dead letters done, 0 failed")
     assert ready(shop, "bulk.many") == 5
-    dialog.get_by_role("button", name="Go on with the rest").click()
+    dialog.get_by_role("button", name="Continue with the rest").click()
     expect(dialog).to_contain_text("1,200 of 1,200 done", timeout=30_000)
     assert not [url for url in asked if "/operations/" in url], "events show the progress; nothing is polled"
     assert ready(shop, "bulk.many") == 1200

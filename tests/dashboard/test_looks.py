@@ -181,7 +181,7 @@ def test_a_forecast_is_drawn_behind_the_past_where_there_is_enough_of_it(dashboa
     shop.push("look.ahead", 1, 2, 3)
     page = dashboard.page
     dashboard.open("queues/look.ahead/history?span=5m", "look.ahead")
-    page.get_by_label("the forecast").check()
+    page.get_by_label("Show the forecast").check()
     expect(page.get_by_text("too little history for a forecast")).to_be_visible()
     assert "forecast=on" in page.url
 

@@ -64,7 +64,7 @@ class Scene:
         name, _ = book.begin(
             self.shard,
             "",
-            lambda now, name: book.draft(OperationAction.PURGE, filter, BulkOptions(), "local", now, name),
+            lambda now, name: book.draft(OperationAction.PURGE, filter, BulkOptions(), "local", now, name, 0),
         )
         phase = operations.Phase((), cancels=False, purges=True)
         count, cursor = 0, None

@@ -287,9 +287,7 @@ class Authorisation:
 
 def _looks_inside(filter: Any) -> bool:
     """Whether a filter asks about what masked fields may hold."""
-    if isinstance(filter, TaskFilter):
-        return filter.error_contains is not None or filter.argument is not None
-    return isinstance(filter, LetterFilter | MessageFilter) and filter.looks_inside
+    return isinstance(filter, TaskFilter | LetterFilter | MessageFilter) and filter.looks_inside
 
 
 # What an operation on something with an id is about, and the queue of that: None when there is no such thing, and

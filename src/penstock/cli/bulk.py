@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli import output
+from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Flags, QueueName, Yes, instant_option, pairs
 from penstock.cli.target import Broker
@@ -64,11 +64,16 @@ def run_bulk(ps: Penstock, operation: Operation[OperationView], nothing: str, *,
     if view.failed:
         text += f", {view.failed:,} failed: {view.errors[-1].message}"
     if view.state is OperationState.WAITING:
-        text += f"; look at them, then 'penstock operations continue {view.operation_id}' or 'stop'"
+        text += f"; check them, then 'penstock operations continue {view.operation_id}' or 'stop'{time_left(view)}"
     if view.state is OperationState.COUNTED and view.samples:
         text += ", among them\n" + "\n".join(f"  {sample}" for sample in view.samples)
     output.done(text, shape(view), as_json=as_json)
     return view
+
+
+def time_left(view: OperationView) -> str:
+    """When an operation that waits after its canary stops by itself; "" for others."""
+    return "" if view.expires_at is None else f"; it stops by itself {human.until(view.expires_at)}"
 
 
 def shape(view: OperationView) -> dict[str, Any]:

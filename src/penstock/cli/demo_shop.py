@@ -2,7 +2,8 @@
 
 Orders arrive all the time, each with a trace of its own. Payments without a currency and cards of one bank fail and
 become dead letters; one carrier is slow, so its key waits; the group `analytics` lags behind; nobody reads `crm.sync`;
-one queue is paused; mails bounce now and then; a report is a workflow. Where Spark is installed, a pipeline runs once.
+one queue is paused; mails bounce now and then; a report is a workflow; a redrive waits after its canary. Where
+Spark is installed, a pipeline runs once.
 Broker and worker are processes of their own.
 """
 
@@ -37,6 +38,8 @@ BANKS: Final = ("Rhinebank", "Harbour Credit", "Northbank")
 CARRIERS: Final = ("swift", "swift", "swift", "parcel-one", "parcel-one", "snail")
 SLOW_CARRIER: Final = "snail"
 PIPELINE_AFTER_SECONDS: Final = 20.0
+REDRIVE_AFTER_SECONDS: Final = 5.0
+CANARY: Final = 5
 CUSTOMERS: Final = ("ann", "bo", "chen", "dana", "emre", "bounce-7")
 
 
@@ -118,6 +121,7 @@ class Shop:
         }
         self._threads = [threading.Thread(target=self._run, args=item, name=item[0]) for item in works.items()]
         self._threads.append(threading.Thread(target=self._roll_up, name="roll-up"))
+        self._threads.append(threading.Thread(target=self._redrive, name="operator"))
 
     def start(self) -> None:
         """Make the queues and begin."""
@@ -198,6 +202,16 @@ class Shop:
         for delivery in ps.queue(ORDERS).lease(max=6, wait=1, group="analytics", consumer="analytics"):
             delivery.ack()
         self._stopping.wait(0.6)
+
+    def _redrive(self) -> None:
+        """Try a redrive with a few dead letters; it waits for somebody to continue it."""
+        with penstock.connect(self._url, client="operator") as ps:
+            while not self._stopping.wait(REDRIVE_AFTER_SECONDS):
+                with contextlib.suppress(penstock.PenstockError):
+                    letters = ps.queue(PAYMENTS).dlq
+                    if letters.begin_redrive(error_contains="currency", dry_run=True).matched > CANARY:
+                        letters.begin_redrive(error_contains="currency", edit={"currency": "EUR"}, canary=CANARY)
+                        return
 
     def _roll_up(self) -> None:
         """Run a pipeline once, when there is something to count. Without Spark its page says how to run one."""

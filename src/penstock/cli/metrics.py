@@ -12,7 +12,16 @@ from penstock.cli import human, output
 from penstock.cli.options import AsJson, Since, Until, complete_queue, seconds_option
 from penstock.cli.target import Broker
 from penstock.errors import NotAuthorised
-from penstock.model_metrics import COUNTERS, GAUGES, SERIES_DEFAULT, HistorySeries, Latency, MetricsReport
+from penstock.model_metrics import (
+    COUNTERS,
+    GAUGES,
+    SERIES_DEFAULT,
+    ForecastBand,
+    HistorySeries,
+    Latency,
+    MetricsReport,
+    SeriesForecast,
+)
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -92,13 +101,19 @@ def history(
     since: Since = None,
     until: Until = None,
     step: Annotated[float | None, seconds_option("--step", about="The time per step. [default: chosen to fit]")] = None,
+    forecast: Annotated[
+        float | None,
+        seconds_option("--forecast", about="Also show what is expected for this time after the last step."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show metrics of a queue, or of the whole broker, over time."""
     names = [name.strip() for name in metric.split(",")]
     span = (since, until, None if step is None else max(1, round(step)))
+    ahead = None if forecast is None else max(1, round(forecast))
     with broker.opened() as ps:
-        found = ps.history(names, *span) if queue is None else ps.queue(queue).history(names, *span)
+        source = ps if queue is None else ps.queue(queue)
+        found = source.history(names, *span, forecast=ahead)
     if as_json:
         output.write_json(msgspec.to_builtins(found))
     elif all(value is None for values in found.series.values() for value in values):
@@ -107,6 +122,8 @@ def history(
         )
     else:
         _write_series(found)
+        if found.forecast is not None:
+            _write_forecast(found.forecast, found.step)
 
 
 def _write_series(found: HistorySeries) -> None:
@@ -120,6 +137,23 @@ def _write_series(found: HistorySeries) -> None:
     for name, values in found.series.items():
         known = [value or 0.0 for value in values]
         output.write(f"{human.sparkline(known, SPARKLINE_WIDTH)} {name}")
+
+
+def _write_forecast(forecast: SeriesForecast, step: int) -> None:
+    """A line for each step ahead: the expected value of each series, and the range of four in five."""
+    known = {name: band for name, band in forecast.series.items() if any(value is not None for value in band.value)}
+    if not known:
+        output.write("too little history for a forecast")
+        return
+    rows = [
+        (_time(at, step), *(_band(band, place) for band in known.values())) for place, at in enumerate(forecast.times)
+    ]
+    output.write(output.table(("expected from", *known), rows))
+
+
+def _band(band: ForecastBand, place: int) -> str:
+    value, low, high = band.value[place], band.low[place], band.high[place]
+    return _number(value) if value is None else f"{_number(value)} ({_number(low)} to {_number(high)})"
 
 
 def _time(at: int, step: int) -> str:

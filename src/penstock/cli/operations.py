@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import human, output
-from penstock.cli.bulk import BulkFlags, shape, wait_for
+from penstock.cli.bulk import BulkFlags, shape, time_left, wait_for
 from penstock.cli.options import AsJson, Yes, command
 from penstock.cli.target import Broker
 from penstock.cli.tasks import FilterFlags
@@ -98,5 +98,5 @@ def _execute(broker: Broker, operation_id: str, name: str, *, as_json: bool) -> 
 def _write(view: OperationView, *, as_json: bool) -> None:
     counts = f"{plural(view.matched, 'item')} matched, {view.done:,} done, {view.failed:,} failed"
     error = f": {view.error}" if view.error else ""
-    text = f"{view.operation_id}  {view.action} {view.state}: {counts}{error}".lstrip()
+    text = f"{view.operation_id}  {view.action} {view.state}: {counts}{error}{time_left(view)}".lstrip()
     output.done(text, shape(view), as_json=as_json)

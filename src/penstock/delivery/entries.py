@@ -359,7 +359,7 @@ class OperationSet(msgspec.Struct, array_like=True, tag_field="kind", tag=23, fr
     cancelled: int = 0
     purged: int = 0
     error: str = ""
-    queue: int = 0  # no queue: ids start at 1
+    queue: int = 0  # that it is confined to; 0: none, ids start at 1
     who: str = ""
     as_of: int = 0  # what matched then is meant; 0: when it began
     rate: float = 0.0  # items per second; 0: as fast as it goes

@@ -17,7 +17,18 @@ from typing import Any, Final
 
 from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import AttemptsLost, Compacted, Entry, Leased, PauseSet, Push, Revived, Settled, Span
+from penstock.delivery.entries import (
+    AttemptsLost,
+    Compacted,
+    Entry,
+    Leased,
+    OperationSet,
+    PauseSet,
+    Push,
+    Revived,
+    Settled,
+    Span,
+)
 from penstock.delivery.group import Group, Lane, Lease
 from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
@@ -355,7 +366,7 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
 def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
     """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
     queue = core.queues.get(entry.queue)
-    if isinstance(entry, Leased | AttemptsLost) or (isinstance(entry, PauseSet) and not entry.queue):
+    if isinstance(entry, Leased | AttemptsLost | OperationSet) or (isinstance(entry, PauseSet) and not entry.queue):
         return NOTHING
     if queue is None:  # it was deleted: all who wait for it are woken
         return EVERYONE, None

@@ -69,6 +69,9 @@ class Operations:
     def running(self) -> list[OperationSet]:
         return [operation for operation in self.known.values() if operation.state == OperationSet.RUNNING]
 
+    def waiting(self) -> list[OperationSet]:
+        return [operation for operation in self.known.values() if operation.state == OperationSet.WAITING]
+
     def restore(self, known: list[OperationSet]) -> None:
         """Put those of a checkpoint back."""
         self.known = {operation.operation_id: operation for operation in known}

@@ -33,7 +33,9 @@ HIDDEN: Final = (
     "header",
     "argument",
 )
-HIDDEN_NAMES: Final = frozenset({"args", "kwargs", "batch", "data", "key", "code", "result", "progress"})
+HIDDEN_NAMES: Final = frozenset({
+    "args", "kwargs", "batch", "data", "key", "code", "result", "progress", "error_contains", "text",
+})  # fmt: skip
 
 
 def is_recorded(operation: Operation[Any]) -> bool:

@@ -41,6 +41,7 @@ from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.rollups.series import SPAN_SECONDS, ahead, earlier, series
 from penstock.shard import browse, dead_letters, members, search, sink_commit
+from penstock.shard.bulk.book import decide_encrypt_operations, decide_end_deleted
 from penstock.shard.tasks import finish, schedules
 from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_PAUSED
 from penstock.storage.staging import stored_name
@@ -104,6 +105,7 @@ def _update_queue(session: Session, call: ops.UpdateQueue, who: Who) -> Reply:
         if call.changes.get("encryption") and not queue.options.encryption:
             entries += admin.decide_encrypt_letters(core, queue, now)
             entries += schedules.decide_encrypt_schedules(session.shard, queue.name, now)
+            entries += decide_encrypt_operations(core, queue.id)
         return entries
 
     reply = _change(session, decide)
@@ -192,7 +194,17 @@ def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:
 @handles(ops.DeleteQueue)
 def _delete_queue(session: Session, call: ops.DeleteQueue, who: Who) -> Reply:
     core = session.shard.core
-    return _change(session, lambda now: admin.decide_delete_queue(core, admin.queue_named(core, call.queue)))
+
+    def decide(now: int) -> list[Entry]:
+        entries = admin.decide_delete_queue(core, admin.queue_named(core, call.queue))
+        ended = decide_end_deleted(core, call.queue, now)
+        if ended:
+            session.audit.note(ended_operations=[operation.operation_id for operation in ended])
+        return [*entries, *ended]
+
+    reply = _change(session, decide)
+    session.tasks.operations.notice()
+    return reply
 
 
 handles(ops.GetOptions)(

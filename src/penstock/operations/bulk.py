@@ -18,7 +18,7 @@ from penstock.model import to_datetime, to_micros
 from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.model_tasks import BulkOptions, OperationView, TaskFilter
 from penstock.operations.base import Action, Check, Operation, operation
-from penstock.operations.types import IN_QUEUE, Letters, Messages, OperationId, QueueName
+from penstock.operations.types import IN_QUEUE, Letters, Messages, OperationId, QueueName, needs_of_filter
 
 BULK: Final = ("invalid_field", "queue_full", "disk_full", "task_conflict")
 
@@ -80,10 +80,7 @@ class BeginOperation(Operation[OperationView], frozen=True):
         return (self.filter.queue or "",)
 
     def needs(self) -> Iterable[tuple[Action, str]]:
-        # A count of those that match is an answer to a question about what is stored.
-        reads = self.filter.argument is not None or self.filter.error_contains is not None
-        actions = (Action.MANAGE, Action.READ) if reads else (Action.MANAGE,)
-        return [(action, queue) for action in actions for queue in self.queues()]
+        return needs_of_filter(self.filter.queue or "", self.filter)
 
 
 @operation(
@@ -107,7 +104,7 @@ class RedriveLetters(Operation[OperationView], frozen=True):
     options: Options = BulkOptions()
 
     def needs(self) -> Iterable[tuple[Action, str]]:
-        return [*_letter_needs(self.queue, self.filter), *([(Action.PUSH, self.queue)] if self.edit else [])]
+        return [*needs_of_filter(self.queue, self.filter), *([(Action.PUSH, self.queue)] if self.edit else [])]
 
     @property
     def is_repeatable(self) -> bool:
@@ -131,15 +128,11 @@ class DiscardLetters(Operation[OperationView], frozen=True):
     options: Options = BulkOptions()
 
     def needs(self) -> Iterable[tuple[Action, str]]:
-        return _letter_needs(self.queue, self.filter)
+        return needs_of_filter(self.queue, self.filter)
 
     @property
     def is_repeatable(self) -> bool:
         return bool(self.operation_id) or self.options.dry_run
-
-
-def _letter_needs(queue: str, filter: LetterFilter) -> list[tuple[Action, str]]:
-    return [(Action.MANAGE, queue), *([(Action.READ, queue)] if filter.looks_inside else [])]
 
 
 @operation(

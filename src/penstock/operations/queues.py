@@ -22,6 +22,7 @@ from penstock.operations.types import (
     PauseReason,
     QueueName,
     Rate,
+    needs_of_filter,
 )
 from penstock.replies import LeaseView
 
@@ -258,7 +259,7 @@ class Redrive(Operation[int], frozen=True):
     rate: Rate | None = None
 
     def needs(self) -> Iterable[tuple[Action, str]]:
-        return [(Action.MANAGE, self.queue), *([(Action.READ, self.queue)] if self.filter.signature else [])]
+        return needs_of_filter(self.queue, self.filter)
 
 
 @operation(

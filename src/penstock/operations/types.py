@@ -10,7 +10,8 @@ from penstock import limits, refusals, validation
 from penstock.errors import InvalidField, shown
 from penstock.model import RESERVED_PREFIX, MessageId, check_name
 from penstock.model_letters import LetterFilter, MessageFilter
-from penstock.operations.base import Check
+from penstock.model_tasks import TaskFilter
+from penstock.operations.base import Action, Check
 from penstock.requests import check_session_seconds
 
 IN_QUEUE: Final = ("queue_not_found",)
@@ -154,3 +155,8 @@ StateName = Annotated[Literal["ready", "delayed", "leased", "waiting", "settled"
 Letters = Annotated[LetterFilter, Check(_letters)]
 Messages = Annotated[MessageFilter, Check(_messages)]
 Options = Annotated[Mapping[str, Any], Check(lambda value, field: dict(value) if isinstance(value, Mapping) else value)]
+
+
+def needs_of_filter(queue: str, filter: LetterFilter | TaskFilter) -> list[tuple[Action, str]]:
+    """The grants for an operation on all that match: a count of those that match tells what is stored in them."""
+    return [(Action.MANAGE, queue), *([(Action.READ, queue)] if filter.needs_read else [])]

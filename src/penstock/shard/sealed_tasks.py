@@ -13,19 +13,22 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from penstock.delivery.entries import OperationSet
 from penstock.delivery.snapshot import Taken, TasksPart
 from penstock.delivery.tasks import HeldTask, Schedule, UniqueKey, WithdrawnTask
 from penstock.seals import Seals, is_sealed
-from penstock.storage.sealed_frames import erased_batch, schedule_queue
+from penstock.storage.sealed_frames import blank_operation, erased_batch, schedule_queue
 
 HELD: Final = b"held task "
 SCHEDULE: Final = b"schedule "
+OPERATION: Final = b"operation "
 UNIQUE: Final = b"unique keys "
 UNIQUE_OF: Final = b"unique key of "
 
 Task = TypeVar("Task", HeldTask, WithdrawnTask)
 Keys = dict[tuple[int, bytes], UniqueKey]
 
+_operation: Final = msgspec.msgpack.Decoder(OperationSet)
 _keys: Final = msgspec.msgpack.Decoder(list[tuple[bytes, UniqueKey]])
 
 
@@ -47,16 +50,23 @@ def seal_tasks(taken: Taken, seals: Seals, encrypted: AbstractSet[int], queue_of
             return schedule
         return msgspec.structs.replace(schedule, spec=seals.seal(queue, schedule.spec, SCHEDULE + name.encode()))
 
+    def sealed_operation(operation: OperationSet) -> OperationSet:
+        if operation.queue not in encrypted or is_sealed(operation.filter):
+            return operation
+        blob = seals.seal(operation.queue, msgspec.msgpack.encode(operation), _about_operation(operation))
+        return msgspec.structs.replace(blank_operation(operation), filter=blob)
+
     return taken._replace(
         unique=_sealed_keys(taken.unique, seals, encrypted),
         held={task_id: sealed(task) for task_id, task in taken.held.items()},
         withdrawn={task_id: sealed(task) for task_id, task in taken.withdrawn.items()},
         schedules={name: sealed_schedule(name, schedule) for name, schedule in taken.schedules.items()},
+        operations=list(map(sealed_operation, taken.operations)),
     )
 
 
 def open_tasks(part: TasksPart, seals: Seals) -> TasksPart:
-    """The inverse. A task whose data key was erased has an empty message; such a schedule is gone."""
+    """The inverse. A task whose data key was erased has an empty message; such a schedule or operation is gone."""
 
     def opened(task: Task) -> Task:
         if not is_sealed(task.batch):
@@ -64,6 +74,13 @@ def open_tasks(part: TasksPart, seals: Seals) -> TasksPart:
         batch = seals.open(task.batch, HELD + task.task_id)
         unique = (task.unique and seals.open(task.unique, UNIQUE_OF + task.task_id)) or b""
         return msgspec.structs.replace(task, batch=erased_batch(1) if batch is None else batch, unique=unique)
+
+    def opened_operations() -> Iterator[OperationSet]:
+        for operation in part.operations:
+            if not is_sealed(operation.filter):
+                yield operation
+            elif (data := seals.open(operation.filter, _about_operation(operation))) is not None:
+                yield _operation.decode(data)
 
     schedules: dict[str, Schedule] = {}
     for name, schedule in part.schedules.items():
@@ -78,6 +95,7 @@ def open_tasks(part: TasksPart, seals: Seals) -> TasksPart:
         held=[opened(task) for task in part.held],
         withdrawn=[opened(task) for task in part.withdrawn],
         schedules=schedules,
+        operations=list(opened_operations()),
     )
 
 
@@ -103,6 +121,10 @@ def _opened_keys(unique: list[tuple[int, bytes, UniqueKey]], seals: Seals) -> It
         data = seals.open(digest, _about(queue))
         for opened in [] if data is None else _keys.decode(data):
             yield queue, *opened
+
+
+def _about_operation(operation: OperationSet) -> bytes:
+    return OPERATION + operation.operation_id.encode()
 
 
 def _about(queue: int) -> bytes:

@@ -3,20 +3,24 @@
 The order is that of the pushes, over all partitions; within one instant by partition and offset. A cursor names a place
 in that order, so pages neither repeat nor skip anything, whatever is pushed meanwhile. A page ends when it is full,
 after `look_back` messages, or after `SECONDS`; its cursor continues from there. Messages are read a few at a time,
-without the lock, and a partition is read only when it is its turn.
+without the lock, and a partition is read only when it is its turn. Of states that are indexed (leased, waiting, dead)
+only the messages in them are looked at.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock import limits
+from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.inspection import state_name
 from penstock.delivery.log import Partition
+from penstock.delivery.phases import LEASED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.errors import InvalidField, shown
 from penstock.model import Message, to_datetime, to_micros
@@ -89,6 +93,7 @@ class Run:
     first: int = -1  # the oldest offset that can match; -1: nothing is read yet
     end: int = END  # offsets from here on are read
     size: int = READ_FIRST
+    chosen: list[int] | None = None  # the offsets that can match, where an index knows them; None: all
     rows: list[Row] = field(default_factory=list)  # read and not looked at yet, the newest last
 
 
@@ -154,8 +159,8 @@ class Search:
             progress = admin.group_named(queue, self._query.group).progress[number]
             if run.first < 0:
                 run.first, run.end = self._bounds(partition, progress)
-            start = max(run.first, partition.start, run.end - run.size)
-            offsets = [offset for offset in partition.kept_from(start, run.size) if offset < run.end]
+                run.chosen = _indexed(progress, self._query.state)
+            offsets, start = _next(partition, run)
             if self._query.state is not None:
                 core, state = self._shard.core, self._query.state
                 in_state = {offset for offset in offsets if state_name(core, progress, offset, now) == state}
@@ -186,16 +191,24 @@ class Search:
         self._oldest = row.at
         if not row.is_in_state:
             return
-        filter, batch, index = self._query.filter, row.piece.batch, row.piece.row(row.row)
-        # Of most messages one column tells that they do not match.
-        if filter.key is not None and batch.key(index) != filter.key:
+        if not self._may_match(row.piece.batch, row.piece.row(row.row)):
             return
-        if self._text is not None and self._text not in batch.payload(index):
-            return
+        filter = self._query.filter
         message = browse.message(self._query.queue, row.piece, row.row, row.offset)
         if filter.matches(message):
             self._messages.append(message)
             self._bytes += len(message.payload)
+
+    def _may_match(self, batch: Batch, index: int) -> bool:
+        """Of most messages one column tells that they do not match; the cheapest column is looked at first."""
+        filter = self._query.filter
+        if filter.key is not None and batch.key(index) != filter.key:
+            return False
+        if filter.trace is not None and batch.trace(index) != filter.trace:
+            return False
+        if filter.headers and not filter.headers.items() <= (batch.headers(index) or {}).items():
+            return False
+        return self._text is None or self._text in batch.payload(index)
 
     def _is_full(self) -> bool:
         return (
@@ -211,6 +224,24 @@ class Search:
             examined=self._examined,
             looked_back_to=to_datetime(self._oldest) if self._examined else None,
         )
+
+
+def _indexed(progress: Progress, state: str | None) -> list[int] | None:
+    """The offsets that may be in a state, ascending, where they need not be looked for; else None."""
+    if state == "leased":
+        return progress.offsets_in(LEASED)
+    if state == "waiting":
+        return progress.offsets_in(WAITING)
+    return sorted(progress.dead_offsets or ()) if state == "dead" else None
+
+
+def _next(partition: Partition, run: Run) -> tuple[Sequence[int], int]:
+    """The offsets to read before those that were read, and the least offset that is read then."""
+    if run.chosen is None:
+        start = max(run.first, partition.start, run.end - run.size)
+        return [offset for offset in partition.kept_from(start, run.size) if offset < run.end], start
+    left = run.chosen[bisect_left(run.chosen, run.first) : bisect_left(run.chosen, run.end)][-run.size :]
+    return [offset for offset in left if offset in partition.kept_from(offset, 1)], left[0] if left else run.end
 
 
 def _rows(pieces: Sequence[Piece], in_state: set[int] | None) -> list[Row]:

@@ -25,6 +25,7 @@ from penstock.delivery import entries as journal
 from penstock.delivery.entries import (
     Entry,
     Note,
+    OperationSet,
     Push,
     Record,
     ScheduleSet,
@@ -48,7 +49,12 @@ class _Schedule(msgspec.Struct):
     queue: str
 
 
+class _Operation(msgspec.Struct):
+    queue: str | None = None
+
+
 _schedule: Final = msgspec.json.Decoder(_Schedule)
+_operation: Final = msgspec.json.Decoder(_Operation)
 QueueOf = Callable[[str], int | None]  # the number of a queue by its name
 
 
@@ -116,7 +122,7 @@ class FrameSeals:
             return replace(entry, hash=entry.task_id)  # as long, and no other task has it
         if isinstance(entry, ScheduleSet):
             return None if entry.is_deleted else replace(entry, spec=b"", is_deleted=True)
-        return None
+        return blank_operation(entry) if isinstance(entry, OperationSet) else None
 
     def _shell(self, batch: Batch, queue: int) -> bytes:
         """A batch without content, with the columns that stay in clear; nothing when there are none."""
@@ -143,6 +149,18 @@ class FrameSeals:
             return _left(body)
         start = layout.padded(head_end + clear_length)
         return kind, [body[SEALED_HEAD.size : head_end], seal.open(body[start:], bytes(body[:start]))]
+
+
+def blank_operation(operation: OperationSet) -> OperationSet:
+    """An operation without what users look for, which is over: without its filter it would be about everything."""
+    is_open = operation.state in (OperationSet.RUNNING, OperationSet.WAITING)
+    return msgspec.structs.replace(
+        operation,
+        filter=msgspec.json.encode(_operation.decode(operation.filter)),
+        state=OperationSet.FAILED if is_open else operation.state,
+        error="its filter was erased with the data keys of its queue" if is_open else "",
+        errors=(),
+    )
 
 
 def shell_frame(frame: memoryview) -> memoryview:

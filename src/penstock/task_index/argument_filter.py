@@ -23,6 +23,7 @@ from penstock import limits
 from penstock.errors import InvalidField
 
 LENGTH_MAX: Final = limits.task_filter_bytes_max
+OPENED: Final = "opened"  # an SQL function: a sealed value of a queue as it was, null when its data key was erased
 MATCHES: Final = "argument_matches"  # an SQL function: whether some JSON holds an argument
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.@:+-]+")
 _WORDS: Final[dict[str, object]] = {"true": True, "false": False, "null": None}
@@ -59,7 +60,8 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
     values = {"argument": argument, "glimpse": _glimpse(condition.text), "escape": "\\u"}
     columns = (condition.column,) if condition.column else ("args", "kwargs")
     terms = [
-        f"((instr({column}, :glimpse) > 0 OR instr({column}, :escape) > 0) AND {MATCHES}({column}, :argument))"
+        f"(CASE typeof({column}) WHEN 'blob' THEN {MATCHES}({OPENED}(queue, {column}), :argument)"
+        f" ELSE (instr({column}, :glimpse) > 0 OR instr({column}, :escape) > 0) AND {MATCHES}({column}, :argument) END)"
         for column in columns
     ]
     return f"({' OR '.join(terms)})", values
@@ -70,7 +72,9 @@ def install(connection: sqlite3.Connection) -> None:
     connection.create_function(MATCHES, 2, _matches, deterministic=True)
 
 
-def _matches(json: str, argument: str) -> bool:
+def _matches(json: str | None, argument: str) -> bool:
+    if json is None:
+        return False
     condition = _parsed(argument)
     try:
         value = _decode(json)

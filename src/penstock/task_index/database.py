@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain, islice
@@ -233,10 +233,14 @@ def sqlite_errors() -> Iterator[None]:
         raise DatabaseBroken(str(error)) from error
 
 
-class Database:
-    """An open database. `disk` None keeps it in memory."""
+OpenSealed = Callable[[int, bytes], str | None]
 
-    def __init__(self, disk: Disk | None) -> None:
+
+class Database:
+    """An open database. `disk` None keeps it in memory. `open_sealed` opens values of encrypted queues."""
+
+    def __init__(self, disk: Disk | None, open_sealed: OpenSealed = lambda queue, value: None) -> None:
+        self._open_sealed = open_sealed
         self._path = ":memory:" if disk is None else str(disk.root / NAME)
         self.is_shared = disk is None
         if disk is not None:
@@ -254,6 +258,7 @@ class Database:
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, cached_statements=64)
         try:
             argument_filter.install(connection)
+            connection.create_function(argument_filter.OPENED, 2, self._open_sealed, deterministic=True)
             connection.executescript(f"{_PRAGMAS} PRAGMA cache_size = -{cache_kib};")
         except sqlite3.Error:
             connection.close()

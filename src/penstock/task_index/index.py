@@ -149,7 +149,7 @@ class TaskIndex:
         return self._follower
 
     def _open(self) -> Follower:
-        opened = Database(self._disk)
+        opened = Database(self._disk) if self._seals is None else Database(self._disk, self._seals.open)
         try:
             return rebuild(opened, self._shard, self._seals) if opened.is_new else self._continue(opened)
         except BaseException:

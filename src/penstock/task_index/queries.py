@@ -24,7 +24,7 @@ from penstock.requests import ParentFound, Target
 from penstock.storage.task_changes import FINAL_FROM, Code, id_bytes
 from penstock.storage.task_rows import Identity, Key
 from penstock.task_index import database
-from penstock.task_index.argument_filter import argument_terms
+from penstock.task_index.argument_filter import OPENED, argument_terms
 
 LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500
@@ -200,7 +200,8 @@ class Search:
             self.terms.append(f"task_id IN ({', '.join(chosen)})")
             self.selective = True
         if filter.error_contains is not None:
-            self.terms.append("instr(error, :error) > 0")
+            text = f"CASE typeof(error) WHEN 'blob' THEN {OPENED}(queue, error) ELSE error END"
+            self.terms.append(f"instr({text}, :error) > 0")
             self.values["error"] = filter.error_contains
         if filter.argument is not None:
             term, values = argument_terms(filter.argument)

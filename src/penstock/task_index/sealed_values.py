@@ -1,6 +1,7 @@
 """Values of encrypted queues in the task index: arguments, results, errors, progress and keys are sealed, one by one.
 
-A sealed value is a BLOB where others are TEXT, so a reader knows which it has, and a search for text never finds one.
+A sealed value is a BLOB where others are TEXT, so a reader knows which it has. A search for text opens each
+of the tasks that the rest of its filter leaves.
 """
 
 from __future__ import annotations

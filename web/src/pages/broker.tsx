@@ -56,10 +56,10 @@ function HealthTab() {
             items={[
               { name: "Queues", value: count(health.queues) },
               { name: "Connections", value: count(health.connections) },
-              { name: "Leases that wait", value: count(health.waiting_leases) },
+              { name: "Waiting consumers", value: count(health.waiting_leases) },
               { name: "Journal", value: bytes(health.journal_bytes) },
               { name: "Sealed history", value: bytes(health.segment_bytes) },
-              { name: "Free on the disk", value: health.disk_free_bytes === null ? "–" : bytes(health.disk_free_bytes), tone: health.disk_full ? "danger" : undefined },
+              { name: "Free disk space", value: health.disk_free_bytes === null ? "–" : bytes(health.disk_free_bytes), tone: health.disk_full ? "danger" : undefined },
             ]}
           />
           <div class="columns">
@@ -78,7 +78,7 @@ function HealthTab() {
                 items={[
                   ["Journal files", count(health.journal_files)],
                   ["Sealed files", count(health.segment_files)],
-                  ["Takes pushes", health.disk_full ? <Badge key="full" tone="danger">no: the disk is full</Badge> : "yes"],
+                  ["Accepts pushes", health.disk_full ? <Badge key="full" tone="danger">no: the disk is full</Badge> : "yes"],
                 ]}
               />
             </Card>

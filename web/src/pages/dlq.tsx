@@ -60,7 +60,7 @@ function Causes({ queue }: { queue: string }) {
               </p>
             ) : (
               <Empty title="No dead letters" command={`penstock dlq list ${queue || "QUEUE"}`}>
-                A message that fails as often as its queue allows ends here, with its error. Nothing has.
+                A message that fails as many times as its queue allows ends up here, with its last error.
               </Empty>
             )
           }
@@ -196,6 +196,7 @@ function Letters({ queue }: { queue: string }) {
     void refresh();
   };
   const filter = { ...(search ? { error_contains: search } : {}), ...(signature ? { signature } : {}) };
+  if (loaded.data && !loaded.data.messages.length && !search && !signature) return null; // the causes say so already
   return (
     <>
       <div class="filter-bar">
@@ -228,7 +229,7 @@ function Letters({ queue }: { queue: string }) {
                 </div>
               </>
             ) : (
-              <Empty title={search || signature ? "No dead letter matches" : "No dead letters"}>{search || signature ? "Change the filter to see others." : "A message that fails as often as its queue allows ends here, with its error."}</Empty>
+              <Empty title="No dead letter matches">Change the filter to see others.</Empty>
             )
           }
         </View>

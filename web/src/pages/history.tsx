@@ -109,13 +109,13 @@ export function HistoryCharts({ queue, name }: { queue: string; name: string }) 
           ))}
         </span>
         <label class="check">
-          <input type="checkbox" checked={isCompared} onChange={() => setQuery({ compare: isCompared ? "" : "week" })} /> the week before
+          <input type="checkbox" checked={isCompared} onChange={() => setQuery({ compare: isCompared ? "" : "week" })} /> Compare with the previous week
         </label>
         <label class="check">
-          <input type="checkbox" checked={isForecast} onChange={() => setQuery({ forecast: isForecast ? "" : "on" })} /> the forecast
+          <input type="checkbox" checked={isForecast} onChange={() => setQuery({ forecast: isForecast ? "" : "on" })} /> Show the forecast
         </label>
         {zoomed ? <button onClick={() => setQuery({ from: "", to: "" })}>Zoom out</button> : null}
-        <span class="soft small grow">{picked.value ? "" : "Drag over a chart to choose a span"}</span>
+        <span class="soft small">{picked.value ? "" : "Drag across a chart to select a time range"}</span>
       </div>
       {picked.value ? <Picked range={picked.value} queue={queue} clear={() => (picked.value = null)} /> : null}
       <View of={loaded}>

@@ -32,9 +32,11 @@ export default function MessagePage() {
             <Action right="push" queue={queue} onClick={() => pushAgain(queue, message.data as Message)}>
               Push again
             </Action>
-            <Action queue={queue} onClick={() => cancel(id, parts, message.reload)}>
-              Cancel
-            </Action>
+            {message.data.groups.some((group) => group.status !== "settled") ? (
+              <Action queue={queue} onClick={() => cancel(id, parts, message.reload)}>
+                Cancel
+              </Action>
+            ) : null}
           </>
         ) : null
       }

@@ -15,7 +15,7 @@ const TONES: Record<string, Tone> = { running: "info", waiting_for_canary: "warn
 function columns(reload: () => void): readonly Column<Operation>[] {
   return [
     { id: "action", title: "Action", narrow: true, cell: (operation) => <span class="name" title={operation.operation_id}>{operation.action}{operation.queue ? ` · ${operation.queue}` : ""}</span> },
-    { id: "state", title: "State", narrow: true, cell: (operation) => <Badge tone={TONES[operation.status] ?? "neutral"} title={operation.error}>{operation.status.replace(/_/g, " ")}</Badge> },
+    { id: "state", title: "State", narrow: true, cell: (operation) => <State operation={operation} /> },
     { id: "progress", title: "Progress", cell: (operation) => <Bar part={operation.done + operation.failed} whole={operation.matched} label={`${operation.done + operation.failed} of ${operation.matched}`} /> },
     { id: "done", title: "Done", isNumber: true, narrow: true, cell: (operation) => `${count(operation.done)} of ${operation.matched ? count(operation.matched) : "…"}` },
     { id: "failed", title: "Failed", isNumber: true, cell: (operation) => (operation.failed ? count(operation.failed) : <span class="zero">0</span>) },
@@ -30,7 +30,7 @@ function columns(reload: () => void): readonly Column<Operation>[] {
         <span class="row">
           {operation.status === "waiting_for_canary" ? (
             <Action class="in-row" queue={operation.queue ?? ""} onClick={() => void post(["operations", operation.operation_id, "continue"]).then(reload, reload)}>
-              Go on
+              Continue
             </Action>
           ) : null}
           {operation.ended_at ? null : (
@@ -44,7 +44,27 @@ function columns(reload: () => void): readonly Column<Operation>[] {
   ];
 }
 
+const STATES: Record<string, string> = { waiting_for_canary: "waiting" };
+
+/** The state of an operation, and why it ended early or what it waits for. */
+function State({ operation }: { operation: Operation }) {
+  return (
+    <>
+      <Badge tone={TONES[operation.status] ?? "neutral"}>{STATES[operation.status] ?? operation.status}</Badge>
+      {operation.error ? (
+        <>
+          {" "}
+          <span class="soft small" title={operation.error}>
+            {operation.error}
+          </span>
+        </>
+      ) : null}
+    </>
+  );
+}
+
 function timeLeft(operation: Operation) {
+  if (operation.expires_at) return <>stops <Time at={operation.expires_at} /></>;
   const through = operation.done + operation.failed;
   const spent = serverNow() - Date.parse(operation.started_at);
   if (operation.status !== "running" || !through || !operation.matched) return <Dash />;
@@ -89,7 +109,7 @@ export default function Operations() {
               <Table label="Operations" rows={merged(operations, changed.value)} columns={columns(loaded.reload)} rowKey={(operation) => operation.operation_id} />
             ) : (
               <Empty title="No operations" command="penstock operations begin cancel --status pending --type report">
-                Work on everything that matches a filter is listed here while it runs, and for a while after: redrives, retries, replays. Begin one on Tasks or Dead letters.
+                Bulk operations such as redrives, retries and replays are listed here while they run, and for some time afterwards. Start one from Tasks or Dead letters.
               </Empty>
             )
           }

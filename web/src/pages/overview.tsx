@@ -125,7 +125,7 @@ function Problems({ list }: { list: readonly Problem[] }) {
 }
 
 function AllWell({ hasQueues }: { hasQueues: boolean }) {
-  if (hasQueues) return <Empty title="Nothing is wrong">No queue is paused, old, without a consumer or with dead letters; all workers answer.</Empty>;
+  if (hasQueues) return <Empty title="Nothing is wrong">Every queue has a consumer and keeps up, none is paused or has dead letters, and all workers respond.</Empty>;
   return (
     <Empty title="No queues yet" command={`penstock push orders '{"id": 1}'`}>
       A queue is created by its first message.

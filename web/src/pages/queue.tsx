@@ -102,7 +102,7 @@ function Overview({ name }: { name: string }) {
     return <View of={past}>{(data) => <PastOverview queue={data.queues.find((queue) => queue.queue === name)} cut={data} />}</View>;
   }
   if (rows.value === null) return problem.value ? <Problem error={problem.value} retry={() => void refresh()} /> : <Skeleton rows={8} />;
-  if (!row) return <Empty title="There is no such queue" command={`penstock push ${name} '{"id": 1}'`}>Its first message creates it.</Empty>;
+  if (!row) return <Empty title="There is no such queue" command={`penstock push ${name} '{"id": 1}'`}>Pushing a message creates it.</Empty>;
   return (
     <>
       <Stats items={statsOf(row)} />
@@ -317,6 +317,7 @@ function Options({ name }: { name: string }) {
       <View of={loaded}>
         {(options) => (
           <Facts
+            wide
             items={Object.entries(options)
               .filter(([field]) => field !== "name")
               .map(([field, value]) => [field, optionText(field, value)])}

@@ -115,20 +115,21 @@ function NextTicks({ ticks, zone }: { ticks: readonly Tick[]; zone: string }) {
       <thead>
         <tr>
           <th scope="col">{zone}</th>
-          <th scope="col">{here}, here</th>
           <th scope="col" class="number">
-            Due
+            {here}, here
           </th>
         </tr>
       </thead>
       <tbody>
         {ticks.map((tick) => (
           <tr key={tick.at}>
-            <td>{dayTime(tick.local.slice(0, 19))}</td>
-            <td>{dayTime(tick.at)}</td>
-            <td class="number">
-              <Time at={tick.at} />
+            <td>
+              {dayTime(tick.local.slice(0, 19))}{" "}
+              <span class="soft">
+                <Time at={tick.at} />
+              </span>
             </td>
+            <td class="number">{dayTime(tick.at)}</td>
           </tr>
         ))}
       </tbody>

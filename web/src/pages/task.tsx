@@ -165,11 +165,11 @@ function facts(task: Task): Fact[] {
 }
 
 function RunItem({ run }: { run: Schemas["Run"] }) {
-  const tone = run.outcome === "completed" ? "ok" : run.outcome ? "danger" : "";
+  const tone = run.outcome === "acked" ? "ok" : run.outcome ? "danger" : "";
   const took = run.ended_at ? duration(Date.parse(run.ended_at) - Date.parse(run.started_at)) : "running";
   return (
     <li class={tone}>
-      <strong>Attempt {run.attempt}</strong> {run.outcome ? <Badge tone={tone === "ok" ? "ok" : "danger"}>{run.outcome}</Badge> : <Badge tone="info">running</Badge>}
+      <strong>Attempt {run.attempt}</strong> {run.outcome ? <Badge tone={tone === "ok" ? "ok" : "danger"}>{tone === "ok" ? "completed" : run.outcome}</Badge> : <Badge tone="info">running</Badge>}
       <p class="soft small">
         <Time at={run.started_at} /> · {took} · <Link href={link(["workers", run.worker])}>{run.worker}</Link>
       </p>

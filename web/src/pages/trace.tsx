@@ -87,13 +87,13 @@ function Found({ trace }: { trace: Trace }) {
       <Stats
         items={[
           { name: "Steps", value: String(trace.steps.length) },
-          { name: "From first to last", value: duration(to - from) },
+          { name: "Duration", value: duration(to - from) },
           { name: "Waited", value: duration(total((step) => step.wait_ms)) },
           { name: "Ran", value: duration(total((step) => step.run_ms)) },
         ]}
       />
       {trace.is_cut ? <p class="notice warning">There is more than is shown.</p> : null}
-      <Card class="flush" title={`Since ${local(from)}`}>
+      <Card class="flush" title={`Started ${local(from)}`}>
         <Table label="Steps" rows={trace.steps} columns={columns({ from, to })} rowKey={(step) => step.id} href={hrefOf} />
       </Card>
     </>

@@ -63,8 +63,8 @@ function Details({ workflow }: { workflow: Workflow }) {
           { name: "Completed", value: count(workflow.counts["completed"] ?? 0) },
           { name: "Dead", value: count(workflow.counts["dead"] ?? 0), tone: workflow.counts["dead"] ? "danger" : undefined },
           { name: workflow.finished_at ? "Took" : "Running for", value: duration(took) },
-          { name: "Work on the critical path", value: duration(sum((step) => step.worked)) },
-          { name: "Waits on it", value: duration(sum((step) => step.waited)) },
+          { name: "Critical path, working", value: duration(sum((step) => step.worked)) },
+          { name: "Critical path, waiting", value: duration(sum((step) => step.waited)) },
         ]}
       />
       <Card title="Graph" actions={<span class="soft small">The critical path is drawn in bold</span>}>

@@ -10,7 +10,7 @@ import { Link, link } from "../router";
 import type { Operation } from "../types";
 import { asError, closeDialog, openDialog, Typed, TYPED_ABOVE } from "./dialog";
 import { Problem } from "./load";
-import { Bar, canAct, Command, Field } from "./ui";
+import { Bar, canAct, Command, Field, Time } from "./ui";
 
 export interface Bulk {
   parts: readonly string[]; // of the path
@@ -131,7 +131,7 @@ function Running({ of, bulk }: { of: Operation; bulk: Bulk }) {
         {bulk.verb}: {STATES[operation.status].toLowerCase()}
       </h2>
       <Progress operation={operation} />
-      {operation.status === "waiting_for_canary" ? <p>{plural(operation.done, bulk.noun)} done, {count(operation.failed)} failed. Look at them, then go on with the other {count(Math.max(0, operation.matched - operation.done - operation.failed))}, or stop here.</p> : null}
+      {operation.status === "waiting_for_canary" ? <p>{plural(operation.done, bulk.noun)} done, {count(operation.failed)} failed. Check them, then continue with the remaining {count(Math.max(0, operation.matched - operation.done - operation.failed))}, or stop. Unless it is continued, the operation stops by itself <Time at={operation.expires_at} />.</p> : null}
       <p class="soft small">
         It goes on without this window: see <Link href={link(["operations"])}>Operations</Link>. <Command text={`penstock operations show ${operation.operation_id}`} />
       </p>
@@ -143,7 +143,7 @@ function Running({ of, bulk }: { of: Operation; bulk: Bulk }) {
         )}
         {operation.status === "waiting_for_canary" ? (
           <button type="button" class="primary" onClick={() => act("POST", "continue")}>
-            Go on with the rest
+            Continue with the rest
           </button>
         ) : (
           <button type="button" class={isOver ? "primary" : ""} onClick={closeDialog}>

@@ -144,9 +144,9 @@ export function Tabs({ tabs, current, label }: { tabs: { id: string; title: stri
 export type Fact = [name: string, value: ComponentChildren];
 
 /** Names with values: in columns, or `aside` as a list of properties. */
-export function Facts({ items, aside }: { items: readonly Fact[]; aside?: boolean }) {
+export function Facts({ items, aside, wide }: { items: readonly Fact[]; aside?: boolean; wide?: boolean }) {
   return (
-    <dl class={aside ? "properties" : "facts"}>
+    <dl class={aside ? "properties" : wide ? "facts wide" : "facts"}>
       {items.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>

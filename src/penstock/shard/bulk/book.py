@@ -14,7 +14,7 @@ import msgspec
 from penstock import limits
 from penstock.delivery.entries import Entry, OperationSet
 from penstock.errors import InvalidField, OperationNotFound, PenstockError, QueueFull, TaskConflict
-from penstock.model import to_datetime, to_micros
+from penstock.model import DLQ_SUFFIX, to_datetime, to_micros
 from penstock.model_letters import LetterFilter, MessageFilter
 from penstock.model_tasks import (
     TASK_ACTIONS,
@@ -27,6 +27,7 @@ from penstock.model_tasks import (
 )
 
 if TYPE_CHECKING:
+    from penstock.delivery.core import DeliveryState
     from penstock.shard.engine import Ticket
     from penstock.shard.shard import Shard
 
@@ -42,6 +43,7 @@ ERRORS_KEPT: Final = 10
 SAMPLES: Final = 10  # ids that a dry run returns
 BYTES_MAX: Final = 4_194_304  # of payloads that are pushed in one step
 SLICES_MAX: Final = 10  # that are looked at in one step when nothing in them matches
+NOT_CONTINUED: Final = f"not continued within {limits.operation_waiting_seconds_max / 3600:.0f} hours of its canary"
 MESSAGE_CHARS_MAX: Final = 300
 _decode: Final = msgspec.json.Decoder(TaskFilter).decode
 
@@ -148,6 +150,7 @@ def view_of(operation: OperationSet, waits_for: str = "", counted: Counted | Non
         canary=operation.canary or None,
         errors=tuple(ItemError(*error) for error in operation.errors),
         error=operation.error or waits_for,
+        expires_at=to_datetime(expires_at(operation)) if operation.state == OperationSet.WAITING else None,
         **about,
     )
 
@@ -162,8 +165,10 @@ def done_of(operation: OperationSet) -> int:
 # beginning
 
 
-def draft(action: OperationAction, filter: bytes, options: BulkOptions, who: str, now: int, name: str) -> OperationSet:
-    """A new operation."""
+def draft(
+    action: OperationAction, filter: bytes, options: BulkOptions, who: str, now: int, name: str, queue: int
+) -> OperationSet:
+    """A new operation. `queue` is the number of the queue that it is confined to, 0 for none."""
     as_of = 0 if options.as_of is None else to_micros(options.as_of, "as_of")
     if as_of > now:
         raise InvalidField("as_of: in the future", hint="pass the as_of of a dry run, or omit it")
@@ -174,6 +179,7 @@ def draft(action: OperationAction, filter: bytes, options: BulkOptions, who: str
         OperationSet.RUNNING,
         now,
         now,
+        queue=queue,
         who=who,
         as_of=as_of,
         rate=options.rate or 0.0,
@@ -194,13 +200,21 @@ def begin(shard: Shard, operation_id: str, make: Callable[[int, str], OperationS
                     f"operation {name} is a {known.action}, not a {made.action}", hint="choose another id"
                 )
             return []
-        unfinished = sum(operation.state in OPEN for operation in shard.core.tasks.operations.known.values())
-        if unfinished >= limits.operations_running_max:
-            hint = "wait until one is done, or stop one: 'penstock operations list'"
-            raise QueueFull(f"{unfinished} operations are already running", hint=hint)
+        _check_room(shard, made)
         return [made]
 
     return name, shard.change(decide)
+
+
+def _check_room(shard: Shard, operation: OperationSet) -> None:
+    """Those that wait after their canaries leave the room of running ones to others."""
+    states = [known.state for known in shard.core.tasks.operations.known.values()]
+    if states.count(OperationSet.RUNNING) >= limits.operations_running_max:
+        hint = "wait until one is done, or stop one: 'penstock operations list'"
+        raise QueueFull(f"{limits.operations_running_max} operations are already running", hint=hint)
+    if operation.canary and states.count(OperationSet.WAITING) >= limits.operations_waiting_max:
+        hint = "continue or stop some of them: 'penstock operations list'"
+        raise QueueFull(f"{limits.operations_waiting_max} operations already wait after their canaries", hint=hint)
 
 
 # looking, stopping, continuing
@@ -258,6 +272,35 @@ def go_on(shard: Shard, operation_id: str) -> Ticket:
     return shard.change(decide)
 
 
+# what a change of a queue does to its operations
+
+
+def decide_end_deleted(core: DeliveryState, queue: str, now: int) -> list[OperationSet]:
+    """Operations that end with a queue, theirs or the one that copies go to. Tasks of a deleted one can be purged."""
+    gone = (queue, queue + DLQ_SUFFIX)
+    ended: list[OperationSet] = []
+    for operation in core.tasks.operations.known.values():
+        if operation.state in OPEN and (name := _lost(operation, gone)):
+            error = f"queue {name!r} was deleted"
+            ended.append(msgspec.structs.replace(operation, state=OperationSet.FAILED, at=now, error=error))
+    return ended
+
+
+def _lost(operation: OperationSet, gone: tuple[str, str]) -> str:
+    """Which of the queues that are deleted an operation needs; "" for none."""
+    if is_of_tasks(operation):
+        needs: tuple[str, ...] = () if operation.action == OperationAction.PURGE else (queue_of(operation),)
+    else:
+        plan = plan_of(operation)
+        needs = (plan.queue, plan.target) if plan.letters is None else (plan.queue, plan.queue + DLQ_SUFFIX)
+    return next((name for name in needs if name in gone), "")
+
+
+def decide_encrypt_operations(core: DeliveryState, queue: int) -> list[OperationSet]:
+    """The operations of a queue that is encrypted from now on, written again: encrypted."""
+    return [operation for operation in core.tasks.operations.known.values() if operation.queue == queue]
+
+
 # progress
 
 
@@ -265,6 +308,29 @@ def running(shard: Shard) -> list[OperationSet]:
     """Operations that are to be worked on."""
     with shard.locked():
         return shard.core.tasks.operations.running()
+
+
+def waiting(shard: Shard) -> list[OperationSet]:
+    """Operations that wait to be continued."""
+    with shard.locked():
+        return shard.core.tasks.operations.waiting()
+
+
+def expires_at(operation: OperationSet) -> int:
+    """When an operation is stopped that waits since its last step."""
+    return operation.at + round(limits.operation_waiting_seconds_max * 1_000_000)
+
+
+def expire(shard: Shard, operation_id: str) -> Ticket:
+    """Stop an operation that nobody has continued in time."""
+
+    def decide(now: int) -> list[Entry]:
+        known = shard.core.tasks.operations.known.get(operation_id)
+        if known is None or known.state != OperationSet.WAITING or expires_at(known) > now:
+            return []  # somebody was quicker
+        return [msgspec.structs.replace(known, state=OperationSet.STOPPED, at=now, error=NOT_CONTINUED)]
+
+    return shard.change(decide)
 
 
 def running_named(shard: Shard, operation_id: str) -> OperationSet | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.delivery.entries import OperationSet
@@ -57,7 +58,7 @@ class OperationRunner:
 
     def start(self) -> None:
         """Go on with what was running when the process stopped."""
-        if self.sleeper is not None and book.running(self._shard):
+        if self.sleeper is not None and (book.running(self._shard) or book.waiting(self._shard)):
             self.work()
 
     def work(self) -> None:
@@ -106,18 +107,28 @@ class OperationRunner:
     def run(self) -> float | None:
         """Work until nothing can be done now; returns the seconds until something can, None for never."""
         while not self._is_stopping:
-            waits = [self._advance(operation) for operation in book.running(self._shard)]
+            running = book.running(self._shard)
+            paces = self._paces = {one.operation_id: self._paces.get(one.operation_id) or Pace() for one in running}
+            waits = [*(self._advance(one, paces[one.operation_id]) for one in running), self._expire()]
             known = [seconds for seconds in waits if seconds is not None]
             if not known:
-                self._paces = {}
                 return None
             if min(known) > 0:
                 return min(known)
         return None
 
-    def _advance(self, operation: OperationSet) -> float | None:
+    def _expire(self) -> float | None:
+        """Stop what nobody has continued in time; returns the seconds until the next is due, None for never."""
+        now, left = self._shard.clock.now(), []
+        for operation in book.waiting(self._shard):
+            if (micros := book.expires_at(operation) - now) > 0:
+                left.append(micros / 1e6)
+            else:
+                self.on_end(operation, partial(book.expire, self._shard, operation.operation_id))
+        return min(left, default=None)
+
+    def _advance(self, operation: OperationSet, pace: Pace) -> float | None:
         """One step, if it is time for one; returns the seconds until the next, None when there is none."""
-        pace = self._paces.setdefault(operation.operation_id, Pace())
         monotonic = self._shard.clock.monotonic()
         if pace.due > monotonic:
             return (pace.due - monotonic) / 1e6
@@ -174,6 +185,5 @@ class OperationRunner:
         if state == OperationSet.WAITING:
             end()
         else:
-            self._paces.pop(operation.operation_id, None)
             self.on_end(operation, end)
         self.notice()

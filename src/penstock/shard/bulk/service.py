@@ -56,7 +56,8 @@ class Bulk:
 
         def make(now: int, name: str) -> OperationSet:
             check_filter(self._shard, filter)
-            return book.draft(action, chosen, options, who, now, name)
+            queue = self._shard.number_of(filter.queue or "") or 0
+            return book.draft(action, chosen, options, who, now, name, queue)
 
         is_known = action is not OperationAction.RETRY and options == PLAIN and filter.task_ids is None
         return self._begin(make, operation_id, options, is_known=is_known)
@@ -78,14 +79,10 @@ class Bulk:
         core = self._shard.core
 
         def make(now: int, name: str) -> OperationSet:
-            admin.check_changeable(admin.queue_named(core, queue))
-            if core.by_name[queue].id in core.encrypted and (edit or filter.looks_inside):
-                field = "edit" if edit else "error_contains" if filter.error_contains is not None else "signature"
-                hint = "choose dead letters by group, reason, time or id"
-                raise InvalidField(f"{field}: it would be stored in plain text, and {queue!r} is encrypted", hint=hint)
+            known = admin.check_changeable(admin.queue_named(core, queue))
             dlq = core.by_name.get(queue + DLQ_SUFFIX)
             ends = (0 if dlq is None else dlq.partitions[0].end,)
-            return msgspec.structs.replace(book.draft(action, plan, options, who, now, name), ends=ends)
+            return msgspec.structs.replace(book.draft(action, plan, options, who, now, name, known.id), ends=ends)
 
         return self._begin(make, operation_id, options)
 
@@ -98,10 +95,8 @@ class Bulk:
 
         def make(now: int, name: str) -> OperationSet:
             ends = check_replay(self._shard, queue, target)
-            if core.by_name[queue].id in core.encrypted and (filter.text is not None or filter.headers or filter.key):
-                field = "text" if filter.text is not None else "headers" if filter.headers else "key"
-                raise InvalidField(f"{field}: it would be stored in plain text, and {queue!r} is encrypted")
-            operation = book.draft(OperationAction.REPLAY, plan, options, who, now, name)
+            number = core.by_name[queue].id
+            operation = book.draft(OperationAction.REPLAY, plan, options, who, now, name, number)
             return msgspec.structs.replace(operation, ends=ends)
 
         return self._begin(make, operation_id, options)
@@ -118,6 +113,7 @@ class Bulk:
             return self._counted(make)
         if not is_known:
             self.before_first()
+        self.runner.nudge()
         name, ticket = book.begin(self._shard, operation_id, make)
         return self._worked_on(name, ticket)
 
@@ -142,6 +138,7 @@ class Bulk:
 
     def all(self) -> tuple[list[OperationView], Ticket]:
         """Those that run and those that did lately, the newest first."""
+        self.runner.nudge()
         operations, ticket = book.all_operations(self._shard)
         return [self._view(operation) for operation in operations], ticket
 
@@ -157,4 +154,5 @@ class Bulk:
 
     def go_on(self, operation_id: str) -> Answer:
         """Deal with the rest, after the canary."""
+        self.runner.nudge()
         return self._worked_on(operation_id, book.go_on(self._shard, operation_id))

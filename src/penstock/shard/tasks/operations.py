@@ -100,13 +100,12 @@ def filter_of(operation: OperationSet) -> TaskFilter:
 
 
 def check_filter(shard: Shard, filter: TaskFilter) -> None:
-    """Refuse to look for text in an encrypted queue: nothing would be found, and the text would be stored in clear."""
-    if filter.queue is None or shard.number_of(filter.queue) not in shard.core.encrypted:
-        return
-    for name in ("argument", "error_contains"):
-        if getattr(filter, name) is not None:
-            hint = "choose tasks by state, type, time, worker, workflow or schedule"
-            raise InvalidField(f"{name}: the tasks of encrypted queue {filter.queue!r} cannot be searched", hint=hint)
+    """Refuse to look inside tasks of a queue that is not there: it may have been encrypted, and so must the filter."""
+    if filter.looks_inside and filter.queue and shard.core.encrypted and shard.number_of(filter.queue) is None:
+        name = "argument" if filter.argument is not None else "error_contains"
+        hint = "choose its tasks by state, type, time, worker, workflow or schedule"
+        because = "if it was encrypted, this would be stored in clear"
+        raise InvalidField(f"{name}: there is no queue {filter.queue!r}, and {because}", hint=hint)
 
 
 # steps
