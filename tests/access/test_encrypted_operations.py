@@ -92,7 +92,7 @@ def with_tasks(ps: Penstock) -> list[str]:
         submission = TaskSubmission(
             task_type="mail", queue="q", kwargs=json.dumps({"to": word}).encode(), task_id=task_id
         )
-        inside(ps).run(ops.SubmitTasks([submission]))
+        ps.session.execute(ops.SubmitTasks([submission]))
     for delivery in ps.queue("q").lease(2):
         delivery.reject(f"failed: {delivery.payload.decode()}")
     return ids
@@ -105,13 +105,13 @@ def test_tasks_are_found_and_retried_by_argument_and_error(tmp_path, filter):
     with opened(tmp_path, audit=True) as ps:
         first, second = with_tasks(ps)
         for queue in ("q", None):
-            page = inside(ps).run(ops.ListTasks(TaskFilter(queue=queue, **filter)))
+            page = ps.session.execute(ops.ListTasks(TaskFilter(queue=queue, **filter)))
             assert [task.task_id for task in page.tasks] == [first]
-        view = inside(ps).run(ops.BeginOperation(OperationAction.RETRY, TaskFilter(queue="q", **filter)))
+        view = ps.session.execute(ops.BeginOperation(OperationAction.RETRY, TaskFilter(queue="q", **filter)))
         view = finished(ps, view)
         assert (view.matched, view.done) == (1, 1)
-        assert inside(ps).run(ops.FindTask(first)).state is TaskState.PENDING
-        assert inside(ps).run(ops.FindTask(second)).state is TaskState.DEAD
+        assert ps.session.execute(ops.FindTask(first)).state is TaskState.PENDING
+        assert ps.session.execute(ops.FindTask(second)).state is TaskState.DEAD
         inside(ps).checkpoint()
         assert leaks(tmp_path) == []
     assert leaks(tmp_path) == []
@@ -123,8 +123,8 @@ def test_a_filter_that_could_not_be_encrypted_is_refused(tmp_path):
         ps.delete_queue("q")
         for filter in (TaskFilter(queue="q", argument=CANARY), TaskFilter(queue="q", error_contains=CANARY)):
             with pytest.raises(InvalidField, match="there is no queue 'q', and if it was encrypted"):
-                inside(ps).run(ops.BeginOperation(OperationAction.PURGE, filter))
-        inside(ps).run(ops.BeginOperation(OperationAction.PURGE, TaskFilter(queue="q", task_type="mail")))
+                ps.session.execute(ops.BeginOperation(OperationAction.PURGE, filter))
+        ps.session.execute(ops.BeginOperation(OperationAction.PURGE, TaskFilter(queue="q", task_type="mail")))
     assert leaks(tmp_path) == []
 
 

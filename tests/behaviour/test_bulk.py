@@ -27,13 +27,6 @@ def finished(ps: Any, view: OperationView) -> OperationView:
     return view
 
 
-def until_over(ps: Any, view: OperationView) -> OperationView:
-    """An operation that is over; whoever works on operations may notice the time a little later."""
-    while not view.is_over:
-        view = ps.operations.get(view.operation_id)
-    return view
-
-
 def dead(ps: Any, name: str, payloads: list[bytes], error: str = "ValueError: no", **options: Any) -> Any:
     """A queue with dead letters."""
     queue = ps.create_queue(name, **options) if name not in ps.queues() else ps.queue(name)
@@ -130,7 +123,7 @@ def test_canaries_that_wait_block_no_other_operations_and_are_stopped_after_a_da
     assert ps.operations.get(waiting[0].operation_id).state is OperationState.WAITING
     clock.advance(1)
 
-    stopped = until_over(ps, waiting[0])
+    stopped = ps.operations.get(waiting[0].operation_id)
     assert (stopped.state, stopped.done, stopped.expires_at) == (OperationState.STOPPED, 1, None)
     assert stopped.error == "not continued within 24 hours of its canary"
     assert len(queue.dlq.list()) == 3

@@ -185,6 +185,13 @@ class Dashboard:
         self.page.goto(f"{self.shop.origin}/ui/{path}")
         expect(self.page.get_by_role("heading", level=1)).to_have_text(heading)
 
+    def type_filter(self, text: str) -> None:
+        """Type into the filter of the page; the key that leads there does nothing before it is drawn."""
+        expect(self.page.locator("[data-filter]").first).to_be_visible()
+        self.page.keyboard.press("/")
+        expect(self.page.locator("[data-filter]").first).to_be_focused()
+        self.page.keyboard.type(text)
+
     def ignore_network(self) -> None:
         """What the browser itself notes is expected: requests that were refused, or reached nobody."""
         self.ignored = ("Failed to load resource", "WebSocket connection to")

@@ -136,6 +136,7 @@ PAGES = [
         "query", "query?query=select+1+as+one", "Query", "1 row", r"/history/query", viewer="read:<queue>",
         many=Many(r"/history/query", "rows", "", "Result"),
     ),
+    PageRow("query", "query", "Query", "Examples"),
     PageRow(
         "pipelines", "pipelines", "Pipelines", "run-1", r"/pipelines$", ("pipelines", "No pipelines have run"),
         many=Many(r"/pipelines$", "pipelines.0.runs", "run", "Runs of rollup"),

@@ -56,6 +56,7 @@ def test_above_a_thousand_the_count_is_typed_and_a_canary_goes_first(dashboard, 
 
     expect(dialog).to_contain_text("5 dead letters done, 0 failed")
     assert ready(shop, "bulk.many") == 5
+    expect(dialog).to_contain_text(re.compile("the operation stops by itself in 2[34] h"))
     dialog.get_by_role("button", name="Continue with the rest").click()
     expect(dialog).to_contain_text("1,200 of 1,200 done", timeout=30_000)
     assert not [url for url in asked if "/operations/" in url], "events show the progress; nothing is polled"
@@ -82,6 +83,20 @@ def test_a_slow_operation_goes_on_without_its_window_and_is_stopped_on_its_page(
     dialog.get_by_role("button", name="Stop", exact=True).click()
     expect(row).to_contain_text("stopped")
     assert 0 < ready(shop, "bulk.slow") < 50
+
+
+def test_a_canary_that_waits_says_when_it_stops_and_one_that_lost_its_queue_says_why(dashboard, shop):
+    dead_letters(shop, "bulk.waits", 3, "gone")
+    shop.do("POST", "/queues/bulk.waits/dlq/redrive", {"canary": 1})
+    dashboard.open("operations", "Operations")
+    row = dashboard.row("Operations", "bulk.waits")
+    expect(row).to_contain_text("waiting")
+    expect(row).to_contain_text(re.compile("stops in 2[34] h"))
+    expect(row.get_by_role("button", name="Continue")).to_be_visible()
+
+    shop.do("DELETE", "/queues/bulk.waits")
+    expect(row).to_contain_text("queue 'bulk.waits' was deleted")
+    expect(row.get_by_role("button")).to_have_count(0)
 
 
 def test_letters_that_match_are_discarded(dashboard, shop):

@@ -42,6 +42,20 @@ FOCUSED = """() => {
 }"""
 
 
+# Tables and figures that are wider than the box that hides the rest of them.
+CUT_OFF = """() => {
+  const isCut = (element) => {
+    let box = element;
+    do box = box.parentElement; while (box && getComputedStyle(box).overflowX === "visible");
+    const hides = box && ["hidden", "clip"].includes(getComputedStyle(box).overflowX);
+    const width = Math.max(element.scrollWidth, element.getBoundingClientRect().width);
+    return hides && element.getBoundingClientRect().left + width > box.getBoundingClientRect().right + 1;
+  };
+  const elements = [...document.querySelectorAll("main table, main .stat *, main dt")];
+  return elements.filter(isCut).map((element) => element.outerHTML.slice(0, 150));
+}"""
+
+
 @pytest.fixture(scope="module")
 def shop(browser, tmp_path_factory) -> Iterator[Shop]:
     """A shop that no other test changes."""
@@ -136,6 +150,7 @@ def looks(page: Page, name: str) -> list[str]:
             problems += [f"{name} {size['width']} {theme}: {text}" for text in violations(page, rules)]
         if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
             problems.append(f"{name} {size['width']}: wider than the window")
+        problems += [f"{name} {size['width']}: cut off: {text}" for text in page.evaluate(CUT_OFF)]
     page.evaluate("() => { document.documentElement.dataset.theme = 'light' }")
     return problems
 

@@ -39,8 +39,7 @@ def test_messages_of_a_queue_are_searched_by_text_key_and_state(dashboard, shop)
     shop.push("look.search", {"to": "ann"}, key="other")
     page = dashboard.page
     dashboard.open("queues/look.search/messages", "look.search")
-    page.keyboard.press("/")
-    page.keyboard.type("key:acme ann")
+    dashboard.type_filter("key:acme ann")
     page.keyboard.press("Enter")
     rows = page.get_by_role("table", name="Messages").locator("tbody tr")
     expect(rows).to_have_count(1)
@@ -77,6 +76,23 @@ def test_a_task_says_why_it_waits(dashboard, shop):
     dashboard.open(f"tasks/{task}", "lonely")
     why = dashboard.page.locator(".card", has=dashboard.page.get_by_role("heading", name="Why it waits"))
     expect(why.locator(".badge")).to_have_text(re.compile("no_worker|no_consumer|in_line"))
+
+
+def test_a_run_that_succeeded_is_shown_as_such(dashboard, shop):
+    body = {"task_type": "quick", "queue": "look.done", "args": []}
+    task = shop.do("POST", "/tasks", body)["tasks"][0]["task_id"]
+    leased = shop.do("POST", "/queues/look.done/lease", {"consumer": "w"})["messages"]
+    shop.do("POST", "/ack", {"receipts": [message["receipt"] for message in leased]})
+    dashboard.open(f"tasks/{task}", "quick")
+    runs = dashboard.page.locator(".card", has=dashboard.page.get_by_role("heading", name="Runs"))
+    expect(runs.locator(".badge.ok")).to_have_text("completed")
+
+
+def test_a_queue_without_dead_letters_says_so_once_and_offers_nothing(dashboard, shop):
+    shop.do("POST", "/queues", {"name": "look.healthy"})
+    dashboard.open("queues/look.healthy/dlq", "look.healthy")
+    expect(dashboard.page.locator("main").get_by_text("No dead letters", exact=True)).to_have_count(1)
+    expect(dashboard.page.get_by_role("button", name="Redrive all that match")).to_have_count(0)
 
 
 def test_a_workflow_shows_its_graph_its_critical_path_and_what_halving_a_step_saves(dashboard, shop):
@@ -134,6 +150,7 @@ def test_a_worker_is_quieted_and_resumed(dashboard, shop):
     expect(page.get_by_role("dialog")).to_contain_text("penstock workers quiet look-1")
     page.get_by_role("dialog").get_by_role("button", name="Quiet", exact=True).click()
     expect(page.get_by_text("It takes nothing new")).to_be_visible()
+    shop.do("POST", "/workers/look-1/heartbeat", beat)  # on a slow machine it would be taken for dead by now
     page.get_by_role("button", name="Resume", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_text("It takes nothing new")).to_have_count(0)

@@ -111,12 +111,12 @@ def test_a_view_is_saved_under_a_name_and_opened_again(shown):
 def test_the_filter_completes_fields_and_states(shown):
     page = shown.page
     shown.open("tasks", "Tasks")
-    page.keyboard.press("/")
-    page.keyboard.type("sta")
+    shown.type_filter("sta")
     expect(page.get_by_role("option", name="status:")).to_be_visible()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.keyboard.type("comp")
+    expect(page.get_by_role("option", name="completed")).to_be_visible()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_url(shown.shop.origin + "/ui/tasks?q=status%3Acompleted")
@@ -127,8 +127,7 @@ def test_the_filter_completes_values_and_names_of_arguments_that_the_broker_know
     page = shown.page
     crowd.do("POST", "/tasks", {"task_type": "rare", "queue": "few", "kwargs": {"customer": "ann"}})
     shown.open("tasks", "Tasks")
-    page.keyboard.press("/")
-    page.keyboard.type("task_type:ra")
+    shown.type_filter("task_type:ra")
     expect(page.get_by_role("option", name="rare")).to_contain_text("1")
     page.get_by_label("Filter tasks").fill("kwargs.cu")
     page.get_by_role("option", name="kwargs.customer").click()
