@@ -236,7 +236,7 @@ def test_a_search_by_a_state_that_is_indexed_looks_at_the_messages_in_it_alone(p
             delivery.nack()
         elif state == "dead":
             delivery.reject("no")
-    expected = [message for message in stored(queue) if queue.message(message.id).groups["default"].state == state]
+    expected = [message for message in stored(queue) if queue.message(message.id).groups[0].state == state]
     assert len(expected) == 7
 
     found, examined = everything(queue, state=state, limit=2)

@@ -71,9 +71,11 @@ function timeLeft(operation: Operation) {
   return duration(((operation.matched - through) * spent) / through);
 }
 
+const PAGING: ReadonlySet<string> = new Set(["limit", "cursor", "from_offset"]); // of a listing, not of what is meant
+
 function filterText(operation: Operation): string {
   const filter = operation.filter ?? operation.letters ?? operation.messages ?? {};
-  const set = Object.entries(filter).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
+  const set = Object.entries(filter).filter(([name, value]) => !PAGING.has(name) && value !== null && value !== "" && !(Array.isArray(value) && !value.length));
   return set.map(([name, value]) => `${name}:${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ") + (operation.target ? ` → ${operation.target}` : "") || "everything";
 }
 

@@ -27,7 +27,7 @@ function quiet(html: string): string {
   const page = new DOMParser().parseFromString(trustedPage(plain), "text/html");
   for (const element of page.querySelectorAll("script, link, img")) element.remove();
   // Attributes are no styles to the policy: without them the columns of a table run into each other.
-  for (const table of page.querySelectorAll("table")) table.setAttribute("cellpadding", "5");
+  for (const table of page.querySelectorAll("table")) table.setAttribute("cellpadding", "3");
   for (const cell of page.querySelectorAll("th, td")) cell.setAttribute("align", /^[\d.,%\s-]+$/.test(cell.textContent ?? "") ? "right" : "left");
   return page.documentElement.outerHTML;
 }

@@ -154,5 +154,4 @@ class Bulk:
 
     def go_on(self, operation_id: str) -> Answer:
         """Deal with the rest, after the canary."""
-        self.runner.nudge()
         return self._worked_on(operation_id, book.go_on(self._shard, operation_id))
