@@ -41,7 +41,7 @@ from penstock.replies import QueueKeys, ServerInfo
 from penstock.requests import SinkCommit
 from penstock.rollups.series import SPAN_SECONDS, ahead, earlier, series
 from penstock.shard import browse, dead_letters, members, search, sink_commit
-from penstock.shard.bulk.book import decide_encrypt_operations, decide_end_deleted
+from penstock.shard.bulk.book import decide_encrypt_operations
 from penstock.shard.tasks import finish, schedules
 from penstock.storage.directory import FORMAT_COMPACTED, FORMAT_PAUSED
 from penstock.storage.staging import stored_name
@@ -193,18 +193,7 @@ def _encrypted(session: Session, name: str) -> tuple[KeyRing, list[int]]:
 
 @handles(ops.DeleteQueue)
 def _delete_queue(session: Session, call: ops.DeleteQueue, who: Who) -> Reply:
-    core = session.shard.core
-
-    def decide(now: int) -> list[Entry]:
-        entries = admin.decide_delete_queue(core, admin.queue_named(core, call.queue))
-        ended = decide_end_deleted(core, call.queue, now)
-        if ended:
-            session.audit.note(ended_operations=[operation.operation_id for operation in ended])
-        return [*entries, *ended]
-
-    reply = _change(session, decide)
-    session.tasks.operations.notice()
-    return reply
+    return None, session.tasks.bulk.delete_queue(call.queue, lambda ids: session.audit.note(ended_operations=ids))
 
 
 handles(ops.GetOptions)(

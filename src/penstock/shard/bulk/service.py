@@ -9,7 +9,7 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery import admin
-from penstock.delivery.entries import OperationSet
+from penstock.delivery.entries import Entry, OperationSet
 from penstock.errors import InvalidField
 from penstock.model import DLQ_SUFFIX
 from penstock.model_letters import LetterFilter, MessageFilter
@@ -155,3 +155,18 @@ class Bulk:
     def go_on(self, operation_id: str) -> Answer:
         """Deal with the rest, after the canary."""
         return self._worked_on(operation_id, book.go_on(self._shard, operation_id))
+
+    def delete_queue(self, queue: str, note: Callable[[list[str]], None]) -> Ticket:
+        """Delete a queue, and end the operations that need it in the same frame. `note` receives their ids."""
+        core = self._shard.core
+
+        def decide(now: int) -> list[Entry]:
+            entries = admin.decide_delete_queue(core, admin.queue_named(core, queue))
+            ended = book.decide_end_deleted(core, queue, now)
+            if ended:
+                note([operation.operation_id for operation in ended])
+            return [*entries, *ended]
+
+        ticket = self._shard.change(decide)
+        self.runner.notice()
+        return ticket
