@@ -8,6 +8,14 @@ from tests.mutants.fault import Fault
 
 ENCRYPTION_FAULTS: Final = (
     Fault(
+        "filter-in-clear",
+        "the filter of an operation on an encrypted queue is stored in clear",
+        "storage/sealed_frames.py",
+        "        return blank_operation(entry) if isinstance(entry, OperationSet) else None\n",
+        "        return None\n",
+        ("tests/access/test_encrypted_operations.py",),
+    ),
+    Fault(
         "salt-by-count",
         "the key of a seal is derived with a number that begins again, so what follows a cut tail has a key twice",
         "seals.py",

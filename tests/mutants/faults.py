@@ -595,14 +595,6 @@ FAULTS: Final = (
         ("tests/behaviour/test_bulk.py",),
     ),
     Fault(
-        "filter-in-clear",
-        "the filter of an operation on an encrypted queue is stored in clear",
-        "storage/sealed_frames.py",
-        "        return blank_operation(entry) if isinstance(entry, OperationSet) else None\n",
-        "        return None\n",
-        ("tests/access/test_encrypted_operations.py",),
-    ),
-    Fault(
         "producer-of-another",
         "the id of somebody else's producer is accepted",
         "delivery/producers.py",
