@@ -158,20 +158,8 @@ def queue_rows() -> list[Row]:
         Row("resume", (MANAGE,), call(ops.Resume(Q)), ("POST", f"{at}/resume", None), grpc=("Queues.Resume", {"queue": Q})),
         Row("dead_letters", (READ,), call(ops.DeadLetters(Q)), ("GET", f"{at}/dlq", None), grpc=("Queues.ListDeadLetters", {"queue": Q})),
         Row("search_dead_letters", (READ,), http=("POST", f"{at}/dlq/search", {})),
-        Row("redrive", (MANAGE,), call(ops.Redrive(Q)), grpc=("Queues.Redrive", {"queue": Q})),
-        Row("redrive_at_once_by_key", (MANAGE, READ), call(ops.Redrive(Q, LetterFilter(key="x")))),
-        Row("redrive_at_once_by_error", (MANAGE, READ), call(ops.Redrive(Q, LetterFilter(error_contains="x")))),
-        Row("redrive_by_key", (MANAGE, READ), call(ops.RedriveLetters(Q, LetterFilter(key="x"))), ("POST", f"{at}/dlq/redrive", {"key": "x"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"key": "x"}})),
-        Row("count_by_key", (MANAGE, READ), call(ops.DiscardLetters(Q, LetterFilter(key="x"), options=BulkOptions(dry_run=True))), ("POST", f"{at}/dlq/purge", {"key": "x", "dry_run": True}), grpc=("Tasks.DiscardLetters", {"queue": Q, "filter": {"key": "x"}, "options": {"dry_run": True}})),
-        Row("redrive_by_group", (MANAGE,), call(ops.RedriveLetters(Q, LetterFilter(group="default", reason="rejected"))), ("POST", f"{at}/dlq/redrive", {"group": "default", "reason": "rejected"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"group": "default", "reason": "rejected"}})),
-        Row("redrive_letters", (MANAGE,), call(ops.RedriveLetters(Q)), ("POST", f"{at}/dlq/redrive", {}), grpc=("Tasks.RedriveLetters", {"queue": Q})),
-        Row("redrive_edited_letters", (MANAGE, PUSH), call(ops.RedriveLetters(Q, edit=b'{"a": 1}')), ("POST", f"{at}/dlq/redrive", {"edit": {"a": 1}}), grpc=("Tasks.RedriveLetters", {"queue": Q, "edit": '{"a": 1}'})),
-        Row("redrive_a_signature", (MANAGE, READ), call(ops.RedriveLetters(Q, LetterFilter(signature="01234567"))), ("POST", f"{at}/dlq/redrive", {"signature": "01234567"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"signature": "01234567"}})),
-        Row("count_letters", (MANAGE,), call(ops.RedriveLetters(Q, options=BulkOptions(dry_run=True))), ("POST", f"{at}/dlq/redrive", {"dry_run": True}), grpc=("Tasks.RedriveLetters", {"queue": Q, "options": {"dry_run": True}})),
         Row("letter_signatures", (READ,), call(ops.LetterSignatures(Q)), ("GET", f"{at}/dlq/signatures", None)),
         Row("all_signatures", (ANYBODY,), call(ops.AllSignatures()), ("GET", "/dlq/signatures", None)),
-        Row("discard_letters", (MANAGE,), call(ops.DiscardLetters(Q)), ("POST", f"{at}/dlq/purge", {}), grpc=("Tasks.DiscardLetters", {"queue": Q})),
-        Row("discard_by_error", (MANAGE, READ), call(ops.DiscardLetters(Q, LetterFilter(error_contains="x"))), ("POST", f"{at}/dlq/purge", {"error_contains": "x"}), grpc=("Tasks.DiscardLetters", {"queue": Q, "filter": {"error_contains": "x"}})),
         Row("replay_messages", (MANAGE, READ, ("push", OTHER)), call(ops.ReplayMessages(Q, target=MAIL)), ("POST", f"{at}/replay", {"target": MAIL}), grpc=("Tasks.ReplayMessages", {"queue": Q, "target": MAIL})),
         Row("replace_letters", (MANAGE, PUSH), call(ops.ReplaceLetters(Q, [dead], BATCH)), ("POST", f"{at}/dlq/replace", letters), grpc=("Queues.ReplaceDeadLetters", {"queue": Q, "ids": [str(dead)], **ONE_BYTES})),
         Row("purge_dead_letters", (MANAGE,), call(ops.PurgeDeadLetters(Q)), ("DELETE", f"{at}/dlq", None), grpc=("Queues.PurgeDeadLetters", {"queue": Q})),
@@ -202,6 +190,25 @@ def queue_rows() -> list[Row]:
         Row("get_data_keys", (READ,), call(ops.GetDataKeys(Q))),
         Row("rotate_data_key", (MANAGE,), call(ops.RotateDataKey(Q)), ("POST", f"{at}/encryption/rotate", None)),
         Row("erase_data_keys", (MANAGE,), call(ops.EraseDataKeys(Q, Q)), ("POST", f"{at}/encryption/erase", {"confirm": Q})),
+    ]  # fmt: skip
+
+
+def letter_rows() -> list[Row]:
+    """Operations on dead letters. A count of those that match a filter tells what is stored."""
+    at = f"/queues/{Q}"
+    return [
+        Row("redrive", (MANAGE,), call(ops.Redrive(Q)), grpc=("Queues.Redrive", {"queue": Q})),
+        Row("redrive_at_once_by_key", (MANAGE, READ), call(ops.Redrive(Q, LetterFilter(key="x")))),
+        Row("redrive_at_once_by_error", (MANAGE, READ), call(ops.Redrive(Q, LetterFilter(error_contains="x")))),
+        Row("redrive_by_key", (MANAGE, READ), call(ops.RedriveLetters(Q, LetterFilter(key="x"))), ("POST", f"{at}/dlq/redrive", {"key": "x"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"key": "x"}})),
+        Row("count_by_key", (MANAGE, READ), call(ops.DiscardLetters(Q, LetterFilter(key="x"), options=BulkOptions(dry_run=True))), ("POST", f"{at}/dlq/purge", {"key": "x", "dry_run": True}), grpc=("Tasks.DiscardLetters", {"queue": Q, "filter": {"key": "x"}, "options": {"dry_run": True}})),
+        Row("redrive_by_group", (MANAGE,), call(ops.RedriveLetters(Q, LetterFilter(group="default", reason="rejected"))), ("POST", f"{at}/dlq/redrive", {"group": "default", "reason": "rejected"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"group": "default", "reason": "rejected"}})),
+        Row("redrive_letters", (MANAGE,), call(ops.RedriveLetters(Q)), ("POST", f"{at}/dlq/redrive", {}), grpc=("Tasks.RedriveLetters", {"queue": Q})),
+        Row("redrive_edited_letters", (MANAGE, PUSH), call(ops.RedriveLetters(Q, edit=b'{"a": 1}')), ("POST", f"{at}/dlq/redrive", {"edit": {"a": 1}}), grpc=("Tasks.RedriveLetters", {"queue": Q, "edit": '{"a": 1}'})),
+        Row("redrive_a_signature", (MANAGE, READ), call(ops.RedriveLetters(Q, LetterFilter(signature="01234567"))), ("POST", f"{at}/dlq/redrive", {"signature": "01234567"}), grpc=("Tasks.RedriveLetters", {"queue": Q, "filter": {"signature": "01234567"}})),
+        Row("count_letters", (MANAGE,), call(ops.RedriveLetters(Q, options=BulkOptions(dry_run=True))), ("POST", f"{at}/dlq/redrive", {"dry_run": True}), grpc=("Tasks.RedriveLetters", {"queue": Q, "options": {"dry_run": True}})),
+        Row("discard_letters", (MANAGE,), call(ops.DiscardLetters(Q)), ("POST", f"{at}/dlq/purge", {}), grpc=("Tasks.DiscardLetters", {"queue": Q})),
+        Row("discard_by_error", (MANAGE, READ), call(ops.DiscardLetters(Q, LetterFilter(error_contains="x"))), ("POST", f"{at}/dlq/purge", {"error_contains": "x"}), grpc=("Tasks.DiscardLetters", {"queue": Q, "filter": {"error_contains": "x"}})),
     ]  # fmt: skip
 
 
@@ -350,7 +357,7 @@ def last_rows() -> list[Row]:
 def rows(world: World) -> list[Row]:
     """Every request."""
     return [
-        *(*push_rows(), *lease_rows(world), *transaction_rows(world), *queue_rows()),
+        *(*push_rows(), *lease_rows(world), *transaction_rows(world), *queue_rows(), *letter_rows()),
         *(*task_rows(world), *broker_rows(), *look_rows(), *last_rows()),
     ]
 
