@@ -28,7 +28,7 @@ def test_a_hidden_tab_unsubscribes_after_a_minute_and_comes_back(opener, shop):
     shown = opener()
     sockets: list[WebSocket] = []
     shown.page.clock.install()
-    shown.page.on("websocket", sockets.append)
+    shown.page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 - no method of a list is taken
     shown.sign_in()
     shown.open("queues", "Queues")
     expect(shown.page.locator(".live")).to_contain_text("Live")
