@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.dashboard.conftest import Dashboard, Shop
 
@@ -82,6 +84,29 @@ def test_rows_stand_still_under_the_pointer_and_new_ones_wait_behind_a_pill(show
     expect(shown.page.locator("tr.gone")).to_contain_text("still.b")
     shown.page.mouse.move(1, 1)
     expect(rows).to_have_count(1)
+
+
+def test_an_answer_older_than_a_deletion_does_not_bring_the_queue_back(shown, crowd):
+    crowd.push("late.a", 1)
+    crowd.push("late.b", 1)
+    shown.open("queues?q=late", "Queues")
+    rows = shown.page.get_by_role("table", name="Queues", exact=True).locator("tbody tr")
+    expect(rows).to_have_count(2)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    shown.page.route(re.compile(r"/stats$"), hold)
+    crowd.push("late.c", 1)  # a new queue: the page asks for all numbers
+    while not held:
+        shown.page.wait_for_timeout(20)
+    answer = held[0].fetch()
+    crowd.do("DELETE", "/queues/late.b")
+    expect(rows.filter(has_text="late.b")).to_have_count(0)
+    held[0].fulfill(response=answer)
+    expect(rows.filter(has_text="late.c")).to_have_count(1)
+    expect(rows.filter(has_text="late.b")).to_have_count(0)
 
 
 def test_a_selection_holds_the_rows_too(shown, crowd):

@@ -108,8 +108,13 @@ export function watchQueues(): () => void {
   };
 }
 
+// Queues deleted while numbers are fetched: an answer older than the deletion must not bring them back.
+const fetching = new Set<Set<string>>();
+
 /** Fetch all numbers; what goes wrong is in `problem`. */
 export async function refresh(): Promise<void> {
+  const deleted = new Set<string>();
+  fetching.add(deleted);
   let queues: readonly QueueStats[];
   try {
     ({ queues } = await get<Schemas["StatsView"]>(["stats"]));
@@ -118,17 +123,25 @@ export async function refresh(): Promise<void> {
     if (!(error instanceof ApiError)) throw error;
     problem.value = error;
     return;
+  } finally {
+    fetching.delete(deleted);
   }
+  queues = queues.filter((queue) => !deleted.has(queue.name));
   const names = new Set(queues.map((queue) => queue.name));
   for (const name of [...stats.keys()]) if (!names.has(name)) forget(name);
   take(queues, Date.now());
 }
 
 function onEvent(event: LiveEvent): void {
-  if (event.event === "deleted") forget(String(event["queue"]));
+  if (event.event === "deleted") onDeleted(String(event["queue"]));
   else if (event.event === "created" || event.event === "updated") void refresh();
   else if (event.event === "counters") take(event["counters"] as QueueStats[], Date.parse(event.at));
   else if (event.event === "paused" || event.event === "resumed") void refresh();
+}
+
+function onDeleted(name: string): void {
+  for (const deleted of fetching) deleted.add(name);
+  forget(name);
 }
 
 function forget(name: string): void {

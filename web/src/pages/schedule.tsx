@@ -123,7 +123,7 @@ function NextTicks({ ticks, zone }: { ticks: readonly Tick[]; zone: string }) {
       <tbody>
         {ticks.map((tick) => (
           <tr key={tick.at}>
-            <td>
+            <td class="wrap">
               {dayTime(tick.local.slice(0, 19))}{" "}
               <span class="soft">
                 <Time at={tick.at} />
