@@ -17,6 +17,14 @@ from weakref import WeakSet
 from penstock.errors import Closed
 
 
+def refuse_pickling(handle: object) -> NoReturn:
+    """Another process needs a handle of its own: what a handle consists of cannot be sent there."""
+    raise TypeError(
+        f"a {type(handle).__name__} cannot be pickled: pass the URL or the directory to the other process, "
+        "and open Penstock there"
+    )
+
+
 class Closeable(Protocol):
     """A socket or a file. `close` closes the descriptor and does nothing else."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from penstock.client._async.system import Queues as AsyncQueues
 from penstock.client._sync.system import Queues
 from penstock.client.session import AsyncSession, Session
+from penstock.forks import refuse_pickling
 
 
 class Penstock(Queues):
@@ -17,6 +18,9 @@ class Penstock(Queues):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self)
 
     @property
     def session(self) -> Session:
@@ -42,6 +46,9 @@ class AsyncPenstock(AsyncQueues):
     def __init__(self, open_session: Callable[[], AsyncSession]) -> None:
         self._open_session = open_session
         self._opened: AsyncSession | None = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self)
 
     @property
     def _session(self) -> AsyncSession:  # type: ignore[override]

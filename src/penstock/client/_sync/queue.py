@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from penstock import limits, validation
 from penstock import operations as ops
@@ -19,6 +19,7 @@ from penstock.client.member import MemberState
 from penstock.client.session import Session
 from penstock.client.thread_runtime import Event
 from penstock.client.values import BaseTransaction, PushResult, bulk_options
+from penstock.forks import refuse_pickling
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -446,6 +447,9 @@ class Queue:
         The queue must have `compaction="latest"`. Messages that are not sealed yet or not settled by every group stay.
         """
         return self._session.execute(ops.CompactQueue(self.name))
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
