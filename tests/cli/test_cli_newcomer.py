@@ -118,6 +118,15 @@ def test_every_list_that_is_empty_is_no_error(ps, run):
         assert run(*words, "--json").out.strip() in ("", "[]")
 
 
+@pytest.mark.parametrize("words", [(), ("mail",)])
+def test_no_signatures_are_no_error(words, ps, run):
+    ps.create_queue("mail")
+    done = run("dlq", "signatures", *words)
+    assert (done.code, done.out) == (0, "")
+    assert "no dead letters" in done.err
+    assert run("dlq", "signatures", *words, "--json").code == 0
+
+
 def test_nobody_there_is_said_at_once_and_what_starts_a_broker():
     words = [sys.executable, "-m", "penstock", "queues", "-u", "penstock://127.0.0.1:1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:

@@ -35,7 +35,7 @@ def opened_file(folder: Path) -> None:
 
 def pushed_object(folder: Path) -> None:
     with penstock.open(folder / "data") as ps:
-        ps.queue("mail").push(object())  # type: ignore[arg-type]
+        ps.queue("mail").push(object())
 
 
 def tcp_to_http_port(folder: Path) -> None:

@@ -104,7 +104,8 @@ def signatures(
         output.write_json(msgspec.to_builtins(report))
         return
     if not report.signatures:
-        raise nothing_there("no dead letters" if queue is None else f"no dead letters in {queue!r}")
+        output.write_nothing("no dead letters" if queue is None else f"no dead letters in {queue!r}")
+        return
     rows = [
         (found.signature, found.queue, human.age(found.last_seen_at), found.count, _shared(found), found.text)
         for found in report.signatures
