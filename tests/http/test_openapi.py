@@ -166,4 +166,5 @@ def test_requests_made_up_from_the_document_find_no_fault(running, route, mode):
             case.path_parameters["task_id"] = made["tasks"][0]["task_id"]
         case.call_and_validate(base_url=f"http://127.0.0.1:{running.port}", checks=CHECKS)
 
+    running.http.post("/api/v1/resume")  # what came before may have paused the broker
     ask()

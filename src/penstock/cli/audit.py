@@ -15,7 +15,6 @@ from penstock.cli.options import AsJson, Flags, Since, command, expanded
 from penstock.cli.target import Broker
 from penstock.model import AUDIT_QUEUE
 from penstock.model_audit import AuditRecord, AuditVerification, verify_chain
-from penstock.operations.base import TABLE
 from penstock.units import plural
 
 app = typer.Typer(help="The audit log: list, verify.", invoke_without_command=True)
@@ -74,6 +73,8 @@ def _target(record: AuditRecord) -> str:
 
     Records are stored with sorted names, and what is not an operation has no declaration.
     """
+    from penstock.operations.base import TABLE
+
     operation = TABLE.get(record.what)
     names = (*(operation.__struct_fields__ if operation else ()), *record.arguments)
     return next((str(record.arguments[name]) for name in names if name in record.arguments), "")
