@@ -107,9 +107,10 @@ async def test_a_wire_that_is_cut_again_and_again_loses_and_doubles_nothing(brok
         jobs = []
         async with working(app, lease_seconds=SHORT_SECONDS, concurrency=4, prefetch_max=20) as worker:
             for batch in range(5):
-                # Each round brings its own work, so that there is enough left to count, however late the cut comes.
-                jobs += await task.aenqueue_many(range(60 * batch, 60 * batch + 60))
+                # Each round brings its own work, so that there is enough left to count, however late the cut comes;
+                # some of it may be done before the call that enqueues it returns.
                 done = worker.runtime.dispatcher.completed + rng.randint(1, 40)
+                jobs += await task.aenqueue_many(range(60 * batch, 60 * batch + 60))
                 await until(partial(has_completed, worker, done))
                 await asyncio.to_thread(broker.cut)
             views = [await final(app, job) for job in jobs]
